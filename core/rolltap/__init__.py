@@ -1,0 +1,107 @@
+"""rolltap: a plugin-based middleware between any LLM agent and any model.
+
+It records every rollout as exact token ids, loss masks and logprobs. This module is the whole public API.
+"""
+
+from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendHandle, ChatBackend, TokenBackend
+from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
+from rolltap.bases.parsing import Reasoning, ReasoningParser, ToolParser
+from rolltap.bases.stores import Store
+from rolltap.errors import (
+    BadRequest,
+    ConfigError,
+    ErrorInfo,
+    NotFound,
+    Overloaded,
+    PluginError,
+    RequestError,
+    RolltapError,
+    UpstreamError,
+)
+from rolltap.hookspecs import hookimpl
+from rolltap.types.chat import (
+    ChatRequest,
+    Content,
+    ImagePart,
+    Message,
+    Role,
+    Sampling,
+    TextPart,
+    ToolCall,
+    ToolChoice,
+)
+from rolltap.types.generation import (
+    ChatDelta,
+    Choice,
+    Completion,
+    FinishReason,
+    TokenDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    Usage,
+)
+from rolltap.types.record import (
+    DeliveryChanged,
+    Entry,
+    NodesRecorded,
+    NodeView,
+    SessionCreated,
+    SessionDeleted,
+    SessionInfo,
+    decode_entry,
+    encode_entry,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "SAMPLING_PARAMETERS",
+    "Backend",
+    "BackendHandle",
+    "BadRequest",
+    "ChatBackend",
+    "ChatDelta",
+    "ChatRequest",
+    "Choice",
+    "Completion",
+    "ConfigError",
+    "Content",
+    "DeliveryChanged",
+    "Entry",
+    "ErrorInfo",
+    "ErrorReply",
+    "FinishReason",
+    "ImagePart",
+    "Message",
+    "MessageConverter",
+    "NodeView",
+    "NodesRecorded",
+    "NotFound",
+    "Overloaded",
+    "PluginError",
+    "Reasoning",
+    "ReasoningParser",
+    "RequestError",
+    "Role",
+    "RolltapError",
+    "Sampling",
+    "SessionCreated",
+    "SessionDeleted",
+    "SessionInfo",
+    "Store",
+    "StreamEncoder",
+    "TextPart",
+    "TokenBackend",
+    "TokenDelta",
+    "TokenLogprob",
+    "ToolCall",
+    "ToolCallDelta",
+    "ToolChoice",
+    "ToolParser",
+    "UpstreamError",
+    "Usage",
+    "__version__",
+    "decode_entry",
+    "encode_entry",
+    "hookimpl",
+]

@@ -1,0 +1,1 @@
+"""The bases that plugins subclass."""

@@ -1,0 +1,71 @@
+"""What message converters subclass: one wire format ("dialect") in and out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from msgspec import Struct, field
+
+from rolltap.errors import ErrorInfo
+from rolltap.types.chat import ChatRequest
+from rolltap.types.generation import ChatDelta, Completion
+
+
+class ErrorReply(Struct, frozen=True, kw_only=True):
+    """An error in a dialect's own words."""
+
+    status: int
+    body: dict[str, Any]
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class StreamEncoder(ABC):
+    """Turns the deltas of one reply into the bytes of an event stream. One instance a reply.
+
+    Called in this order: `start`, then `delta` for each delta, then `finish` or `error`. `ping` may come between.
+    Each returns the frames to send now, or b"".
+    """
+
+    @abstractmethod
+    def start(self) -> bytes:
+        """The frames before the first delta."""
+
+    @abstractmethod
+    def delta(self, delta: ChatDelta) -> bytes:
+        """The frames for one delta. Its tool calls are always `ToolCallDelta`."""
+
+    @abstractmethod
+    def finish(self, completion: Completion) -> bytes:
+        """The frames after the last delta; `completion` is the whole reply with its usage."""
+
+    @abstractmethod
+    def error(self, info: ErrorInfo) -> bytes:
+        """The frames that end a stream which failed after it began."""
+
+    def ping(self) -> bytes:
+        """A frame that says nothing and keeps the connection open."""
+        return b": ping\n\n"
+
+
+class MessageConverter(ABC):
+    """One dialect, in and out."""
+
+    dialect: ClassVar[str]
+    id_prefix: ClassVar[str] = ""
+    """What the ids of replies begin with, such as "chatcmpl-"."""
+
+    @abstractmethod
+    def decode(self, body: dict[str, Any]) -> ChatRequest:
+        """The request that the client's JSON body is. Raises `BadRequest` that names a wrong field."""
+
+    @abstractmethod
+    def encode(self, request: ChatRequest, completion: Completion) -> dict[str, Any]:
+        """A plain reply's JSON body."""
+
+    @abstractmethod
+    def stream(self, request: ChatRequest, completion: Completion) -> StreamEncoder:
+        """An encoder for a streamed reply; `completion` has its id, model and time, and no choices yet."""
+
+    @abstractmethod
+    def error(self, info: ErrorInfo, request_id: str) -> ErrorReply:
+        """An error as this dialect's clients expect it."""

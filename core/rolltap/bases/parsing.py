@@ -1,0 +1,51 @@
+"""What tool parsers and reasoning parsers subclass."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+from msgspec import Struct
+
+from rolltap.types.chat import ToolCall
+
+
+class ToolParser(ABC):
+    """Reads the tool calls out of a model's text. One instance reads one completion.
+
+    A whole text is read by one `feed` and a `finish`, a stream by many feeds and a `finish`: the results, joined,
+    must be the same however the text was cut.
+    """
+
+    keep_special_tokens: ClassVar[bool] = False
+    """Whether the text must show the tokenizer's special tokens, because this format's marks are among them."""
+
+    @abstractmethod
+    def feed(self, text: str) -> Sequence[str | ToolCall]:
+        """Take the next piece of text; give what is certain now, in order: content and calls."""
+
+    @abstractmethod
+    def finish(self) -> Sequence[str | ToolCall]:
+        """The text is over: give everything that was held back. Called once, last."""
+
+
+class Reasoning(Struct, frozen=True):
+    """A piece of text that is the model's thinking."""
+
+    text: str
+
+
+class ReasoningParser(ABC):
+    """Splits a model's thinking from its answer. One instance reads one completion."""
+
+    keep_special_tokens: ClassVar[bool] = False
+
+    def begin(self, prompt_tail: str) -> None:
+        """Told how the prompt ends, before the first `feed`: some templates open the thinking themselves."""
+
+    @abstractmethod
+    def feed(self, text: str) -> Sequence[str | Reasoning]:
+        """Take the next piece of text; give what is certain now, in order: answer and thinking."""
+
+    @abstractmethod
+    def finish(self) -> Sequence[str | Reasoning]:
+        """The text is over: give everything that was held back. Called once, last."""

@@ -1,0 +1,103 @@
+"""What comes back, free of any wire format: token deltas, chat deltas, the finished completion."""
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from rolltap.types.chat import ToolCall
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "abort"]
+
+
+class Usage(Struct, kw_only=True):
+    """Token counts of one request. `cached_tokens` is the part of `prompt_tokens` that the engine had cached."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class TokenDelta(Struct, kw_only=True):
+    """Some tokens of one choice, as the engine produced them.
+
+    `token_ids` and `logprobs` have one length; `logprobs` is None where the engine gave none (the node is then
+    recorded as untrainable, nothing is made up). The last delta of a choice has `finish_reason`.
+    """
+
+    index: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] | None = None
+    top_logprobs: list[dict[int, float]] | None = None
+    """For each token the most likely ids and their logprobs, where `sampling.top_logprobs` asked for them."""
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    """The stop id or the stop string that ended the choice, where the engine says."""
+    prompt_token_ids: list[int] | None = None
+    """The prompt as the engine saw it, where it echoes it (in the first delta); compared with what was sent."""
+    cached_tokens: int | None = None
+    logprobs_mode: str | None = None
+    """What the logprobs are: "raw_logprobs" (before temperature and the like) or "processed_logprobs"."""
+    weight_versions: list[Any] | None = None
+    routed_experts: bytes | None = None
+    sampling_mask: bytes | None = None
+
+
+class ToolCallDelta(Struct, kw_only=True):
+    """A piece of a tool call: `id` and `name` in the first one, then fragments of `arguments`.
+
+    `index` counts the calls of one choice from 0 without gaps.
+    """
+
+    index: int = 0
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+class TokenLogprob(Struct, kw_only=True):
+    """One generated token for the client: its text, its bytes, its logprob and the alternatives asked for."""
+
+    token: str
+    logprob: float
+    id: int | None = None
+    bytes: list[int] | None = None
+    top: list["TokenLogprob"] = field(default_factory=list)
+
+
+class ChatDelta(Struct, kw_only=True):
+    """A step of one choice: what a chat backend yields and what a converter turns into the client's frames."""
+
+    index: int = 0
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCallDelta | ToolCall] = field(default_factory=list)
+    """Fragments; a whole `ToolCall` is taken as one new call."""
+    finish_reason: FinishReason | None = None
+    stop_sequence: str | None = None
+    """The stop string that ended the choice."""
+    usage: Usage | None = None
+    """Of the whole request; the last one counts."""
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Choice(Struct, kw_only=True):
+    """One finished choice of a completion."""
+
+    index: int = 0
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    finish_reason: FinishReason = "stop"
+    stop_sequence: str | None = None
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Completion(Struct, kw_only=True):
+    """A finished reply: the chat deltas of one request, collected."""
+
+    id: str
+    model: str
+    created: int
+    choices: list[Choice] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
