@@ -1,0 +1,72 @@
+"""The config's tables as types. A field's `Meta` says, for people, what is allowed there."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+Port = Annotated[int, Meta(ge=0, le=65535, description="a port from 0 (any free one) to 65535")]
+Count = Annotated[int, Meta(ge=1, description="an integer of at least 1")]
+CountOrNone = Annotated[int, Meta(ge=0, description="an integer of at least 0")]
+Positive = Annotated[float, Meta(gt=0, description="a number above 0")]
+Seconds = Annotated[float, Meta(gt=0, description="a number of seconds above 0")]
+Name = Annotated[str, Meta(min_length=1, description="a name that is not empty")]
+Kind = Annotated[str, Meta(min_length=1, description="a kind that some plugin creates, and not empty")]
+
+
+class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[server]`: where rolltap listens, whom it lets in, and how much it takes on."""
+
+    host: Annotated[str, Meta(min_length=1, description="a host name or an address to listen on")] = (
+        "127.0.0.1"
+    )
+    port: Port = 9100
+    api_keys: list[Name] = field(default_factory=list)
+    access_log: bool = False
+    """Whether each request is logged; costs up to half the throughput."""
+    max_body_mb: Positive = 64
+    request_timeout_s: Seconds = 1200
+    max_sessions: Count = 10000
+    session_ttl_s: Seconds = 86400
+    max_in_flight: Count = 512
+    """Upstream requests at once, for each backend."""
+    max_queued: CountOrNone = 4096
+    """Requests that wait for one of these, for each backend; past it: 429."""
+
+
+class StoreConfig(Struct, frozen=True, kw_only=True):
+    """`[store]`: which store keeps the sessions. All keys but `kind` are its plugin's and sit in `options`."""
+
+    kind: Kind = "memory"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class PluginsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[plugins]`: which plugins not to load, and a folder of single-file ones."""
+
+    disable: list[Name] = field(default_factory=list)
+    dir: str = ""
+
+
+class BackendConfig(Struct, frozen=True, kw_only=True):
+    """One `[[models.backends]]`. All keys but `kind` are its plugin's and sit in `options`."""
+
+    kind: Kind
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `[[models]]`: what clients ask for by `name`, and the backends that answer."""
+
+    name: Name
+    tokenizer: str = ""
+    """A hub id or a folder; empty: the backend's own."""
+    chat_template: str = ""
+    """A Jinja file in place of the tokenizer's own template."""
+    tool_parser: str = "hermes"
+    reasoning_parser: str = ""
+    """Empty: thinking stays in the content."""
+    history: Literal["recorded", "template"] = "recorded"
+    """Where the text of earlier turns comes from: the recorded ids, or the template rendered anew."""
+    drop_system_text: list[str] = field(default_factory=list)
+    """Volatile text to leave out of system messages, so that a later turn still extends an earlier one."""
+    backends: Annotated[list[BackendConfig], Meta(min_length=1, description="at least one backend's table")]
