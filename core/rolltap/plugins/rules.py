@@ -1,0 +1,99 @@
+"""The rules a plugin keeps to, checked before it is registered, so that a broken one is never half there."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pluggy
+
+from rolltap import hookspecs
+from rolltap.wording import suggestion
+
+_MARK = f"{hookspecs.PROJECT}_spec"
+
+HOOKS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(inspect.signature(function).parameters)
+    for name, function in vars(hookspecs).items()
+    if inspect.isfunction(function) and hasattr(function, _MARK)
+}
+"""Every hook's name and the names of its arguments."""
+
+SYNC_HOOKS = frozenset({"register_routes"})
+"""Hooks that are called before the loop runs."""
+
+
+def implementations(plugin: object, manager: pluggy.PluginManager) -> dict[str, Callable[..., Any]]:
+    """The plugin's marked functions that implement a hook of ours, by hook."""
+    return {hook: function for hook, function, _ in _marked(plugin, manager) if hook in HOOKS}
+
+
+def problems(plugin: object, manager: pluggy.PluginManager) -> list[str]:
+    """What is wrong with the plugin, a sentence each; [] where nothing is."""
+    if inspect.isclass(plugin):
+        return [f"is a class; use an instance, {plugin.__name__}()"]
+    found = _marked(plugin, manager)
+    if not found:
+        return [_no_hook(plugin)]
+    return [
+        problem for hook, function, options in found for problem in _hook_problems(hook, function, options)
+    ]
+
+
+def arguments_taken(function: Callable[..., Any], hook: str) -> tuple[str, ...]:
+    """The hook's arguments that the function takes, those with a default and `**rest` included."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return HOOKS[hook]
+    return tuple(name for name in HOOKS[hook] if name in parameters)
+
+
+def _marked(
+    plugin: object, manager: pluggy.PluginManager
+) -> list[tuple[str, Callable[..., Any], Mapping[str, Any]]]:
+    """Each marked function with the hook it is for and its options."""
+    found: list[tuple[str, Callable[..., Any], Mapping[str, Any]]] = []
+    for attribute in dir(plugin):
+        options = manager.parse_hookimpl_opts(plugin, attribute)
+        if options is not None:
+            found.append((options.get("specname") or attribute, getattr(plugin, attribute), options))
+    return found
+
+
+def _no_hook(plugin: object) -> str:
+    if hasattr(plugin, f"{hookspecs.PROJECT}_impl"):
+        return "is itself a function; the entry point must name the module or object that holds it"
+    unmarked = [hook for hook in HOOKS if callable(getattr(plugin, hook, None))]
+    on = f" on {', '.join(unmarked)}" if unmarked else ""
+    return f"implements no hook; did you forget @rolltap.hookimpl{on}?"
+
+
+def _hook_problems(hook: str, function: Callable[..., Any], options: Mapping[str, Any]) -> list[str]:
+    if hook not in HOOKS:
+        if options.get("optionalhook"):
+            return []
+        return [f"{hook} is not a hook{suggestion(hook, HOOKS)} (hooks: {', '.join(sorted(HOOKS))})"]
+    found = []
+    if options.get("wrapper") or options.get("hookwrapper"):
+        found.append(f"{hook} is a hook wrapper; rolltap has none, return a value or None instead")
+    elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        found.append(f"{hook} is a generator; return a value or None instead of yielding")
+    if hook in SYNC_HOOKS and inspect.iscoroutinefunction(function):
+        found.append(f"{hook} is a coroutine function; it is called before the loop runs, use a plain `def`")
+    if wrong := _wrong_arguments(hook, function):
+        allowed = ", ".join(HOOKS[hook])
+        found.append(f"{hook} takes {', '.join(wrong)}; its arguments may be {allowed}, by these names")
+    return found
+
+
+def _wrong_arguments(hook: str, function: Callable[..., Any]) -> list[str]:
+    """The parameters that must be given and that the hook does not have, or that cannot be given by name."""
+    return [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.POSITIONAL_ONLY
+        or (
+            parameter.kind not in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}
+            and parameter.default is parameter.empty
+            and name not in HOOKS[hook]
+        )
+    ]
