@@ -1,0 +1,1 @@
+"""OpenAI's wire formats: Chat Completions, Completions and Responses, one plugin each."""

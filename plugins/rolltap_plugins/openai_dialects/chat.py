@@ -1,0 +1,134 @@
+"""The dialect "openai.chat": Chat Completions, with vLLM's additional sampling parameters."""
+
+from typing import Annotated, Any
+
+from aiohttp import web
+from msgspec import Meta
+
+import rolltap
+from rolltap import ChatRequest, Completion, ErrorInfo, ErrorReply, MessageConverter, StreamEncoder, hookimpl
+from rolltap_plugins.openai_dialects.chat_reply import ChatStream, chat_completion
+from rolltap_plugins.openai_dialects.history import WireMessage, history
+from rolltap_plugins.openai_dialects.replies import error_reply
+from rolltap_plugins.openai_dialects.sampling import (
+    METADATA,
+    AtLeastOne,
+    NotNegative,
+    SamplingFields,
+    StreamOptions,
+    sampling,
+)
+from rolltap_plugins.openai_dialects.tools import Function, Tool, function_tools, tool_choice
+from rolltap_plugins.wire import read_body, refused, unnamed
+
+DIALECT = "openai.chat"
+
+
+class ChatBody(SamplingFields, kw_only=True):
+    """The request's body."""
+
+    messages: Annotated[list[WireMessage], Meta(min_length=1)]
+    model: str | None = None
+    max_completion_tokens: AtLeastOne | None = None
+    logprobs: bool | None = None
+    top_logprobs: NotNegative | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[Function] | None = None
+    function_call: str | dict[str, Any] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    modalities: list[str] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+
+class ChatConverter(MessageConverter):
+    """Chat Completions in and out."""
+
+    dialect = DIALECT
+    id_prefix = "chatcmpl-"
+
+    def decode(self, body: dict[str, Any]) -> ChatRequest:
+        """See `MessageConverter.decode`. A parameter without a name here goes to the backend in `extra`."""
+        chat = read_body(body, ChatBody)
+        if any(kind != "text" for kind in chat.modalities or ()):
+            raise refused("modalities", "may hold nothing but text.")
+        tools, choice = _tools(chat, body)
+        metadata = {name: body[name] for name in METADATA if body.get(name) is not None}
+        if chat.functions:
+            metadata["functions"] = True
+        template_kwargs = dict(chat.chat_template_kwargs or {})
+        if chat.reasoning_effort is not None:
+            template_kwargs["reasoning_effort"] = chat.reasoning_effort
+        return ChatRequest(
+            model=chat.model or "",
+            messages=history(chat.messages),
+            tools=tools,
+            tool_choice=choice,
+            parallel_tool_calls=chat.parallel_tool_calls,
+            sampling=sampling(
+                chat,
+                max_tokens=_max_tokens(chat),
+                top_logprobs=_top_logprobs(chat),
+                extra=unnamed(body, ChatBody.__struct_fields__, METADATA),
+            ),
+            template_kwargs=template_kwargs,
+            stream=bool(chat.stream),
+            include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
+            metadata=metadata,
+        )
+
+    def encode(self, request: ChatRequest, completion: Completion) -> dict[str, Any]:
+        """See `MessageConverter.encode`."""
+        return chat_completion(request, completion)
+
+    def stream(self, request: ChatRequest, completion: Completion) -> StreamEncoder:
+        """See `MessageConverter.stream`."""
+        return ChatStream(request, completion)
+
+    def error(self, info: ErrorInfo, request_id: str) -> ErrorReply:
+        """See `MessageConverter.error`."""
+        return error_reply(info, request_id)
+
+
+def _tools(chat: ChatBody, body: dict[str, Any]) -> tuple[list[dict[str, Any]], rolltap.ToolChoice]:
+    """The tools that may be called, and the choice; deprecated functions are taken as tools."""
+    if chat.tools and chat.functions:
+        raise refused("functions", "is the deprecated name of tools; send one of the two.")
+    if chat.functions:
+        tools = [{"type": "function", "function": function} for function in body["functions"]]
+    else:
+        tools = function_tools(chat.tools, body.get("tools") or ())
+    asked = chat.function_call if chat.functions else chat.tool_choice
+    choice, allowed = tool_choice(asked, [tool["function"]["name"] for tool in tools])
+    return [tool for tool in tools if tool["function"]["name"] in allowed], choice
+
+
+def _max_tokens(chat: ChatBody) -> int | None:
+    if chat.max_completion_tokens is None:
+        return chat.max_tokens
+    if chat.max_tokens not in {None, chat.max_completion_tokens}:
+        raise refused("max_tokens", "is the deprecated name of max_completion_tokens; the two differ.")
+    return chat.max_completion_tokens
+
+
+def _top_logprobs(chat: ChatBody) -> int | None:
+    if chat.logprobs:
+        return chat.top_logprobs or 0
+    if chat.top_logprobs:
+        raise refused("top_logprobs", "needs logprobs to be true.")
+    return None
+
+
+@hookimpl
+def message_converter(dialect: str) -> MessageConverter | None:
+    """The converter for "openai.chat"."""
+    return ChatConverter() if dialect == DIALECT else None
+
+
+@hookimpl
+def register_routes(app: web.Application) -> None:
+    """POST /v1/chat/completions."""
+    rolltap.add_dialect(app, DIALECT, "/v1/chat/completions")

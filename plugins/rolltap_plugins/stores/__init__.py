@@ -1,0 +1,1 @@
+"""Where sessions' logs are kept: one plugin a store."""
