@@ -4,9 +4,12 @@ It records every rollout as exact token ids, loss masks and logprobs. This modul
 """
 
 from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendHandle, ChatBackend, TokenBackend
+from rolltap.bases.calls import arguments_from_json, calls_from_json
 from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
+from rolltap.bases.json_parsing import JsonToolParser
 from rolltap.bases.parsing import Reasoning, ReasoningParser, ToolParser
 from rolltap.bases.stores import Store
+from rolltap.bases.tag_parsing import TagToolParser
 from rolltap.errors import (
     BadRequest,
     ConfigError,
@@ -72,6 +75,7 @@ __all__ = [
     "ErrorReply",
     "FinishReason",
     "ImagePart",
+    "JsonToolParser",
     "Message",
     "MessageConverter",
     "NodeView",
@@ -90,6 +94,7 @@ __all__ = [
     "SessionInfo",
     "Store",
     "StreamEncoder",
+    "TagToolParser",
     "TextPart",
     "TokenBackend",
     "TokenDelta",
@@ -101,6 +106,8 @@ __all__ = [
     "UpstreamError",
     "Usage",
     "__version__",
+    "arguments_from_json",
+    "calls_from_json",
     "decode_entry",
     "encode_entry",
     "hookimpl",

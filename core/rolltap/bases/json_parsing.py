@@ -1,0 +1,231 @@
+"""The base of parsers whose blocks end where their JSON ends, whatever mark follows or is missing."""
+
+import re
+from functools import lru_cache
+from typing import ClassVar, NamedTuple
+
+from rolltap.bases.json_text import JsonScanner
+from rolltap.bases.marks import begun
+from rolltap.bases.tag_parsing import TagToolParser, resume
+
+FENCE = r"\s*+(?:`{1,2}\Z|```[A-Za-z]{0,16}+\s*+)?"
+"""White space and a Markdown fence, as a `JsonToolParser.head_pattern`."""
+
+
+class JsonToolParser(TagToolParser):
+    """A `TagToolParser` whose block is a mark, some JSON, and a closing mark that may be missing.
+
+    A call is given as soon as its JSON is whole. More JSON in the same block is more calls; an outermost brace that is
+    missing before the closing mark is put in its place; JSON that was cut off stays content. An opening mark that no
+    JSON follows is content. `read` is given the JSON alone.
+    """
+
+    close: ClassVar[str] = ""
+    """May be empty: the format then has no closing mark."""
+    head_pattern: ClassVar[str] = FENCE
+    """A regular expression for what may stand between the opening mark and the JSON, such as the tool's name. It must
+    match every beginning of that as well, for the text comes in pieces: `begun` writes it for a mark."""
+    group: ClassVar[tuple[str, str] | None] = None
+    """Marks that stand around a run of blocks."""
+    bare: ClassVar[bool] = False
+    """Whether an output that begins with JSON is a block without an opening mark."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = ""
+        """What stood between the opening mark and the JSON that `read` is given."""
+        self._mark = ""
+        self._value = ""
+        if self.bare:
+            self._state = self._in_bare_start
+
+    def _opening_marks(self) -> tuple[str, ...]:
+        return (self.open, self.group[0]) if self.group else (self.open,)
+
+    def _in_bare_start(self, text: str, last: bool) -> str | None:
+        waiting = self._held.undecided(text, last)
+        if waiting is None:
+            return None
+        self._state = self._in_text
+        lead = len(waiting) - len(waiting.lstrip())
+        if waiting[lead : lead + 1] in ("{", "[") and not self._may_open(waiting[lead:], last):
+            self._begin_value("", waiting[:lead])
+            return waiting[lead:]
+        if waiting[lead:] and not last and self._may_open(waiting[lead:], last):
+            self._held.add(waiting)
+            self._state = self._in_bare_start
+            return None
+        return waiting
+
+    def _may_open(self, text: str, last: bool) -> bool:
+        """Whether an opening mark begins the text, or still may."""
+        return any(
+            text.startswith(mark) or (not last and mark.startswith(text)) for mark in self._opening_marks()
+        )
+
+    def _open_block(self, mark: str) -> None:
+        self._mark = mark
+        self._state = self._in_head
+        if self.group and mark == self.group[0]:
+            self._held.add(mark)
+            self._state = self._in_group_start
+
+    def _in_group_start(self, text: str, last: bool) -> str | None:
+        waiting = self._held.undecided(text, last)
+        if waiting is None:
+            return None
+        patterns = _patterns(self.open, self.close, self.group, False)
+        opened = patterns.group_start.match(waiting)
+        if opened is not None:
+            self._mark = opened.group()
+            self._state = self._in_head
+            return waiting[opened.end() :]
+        if not last and patterns.group_start_begun.fullmatch(waiting):
+            self._held.add(waiting)
+            return None
+        self._say(self._mark)
+        self._state = self._in_text
+        return waiting[len(self._mark) :]
+
+    def _in_head(self, text: str, last: bool) -> str | None:
+        waiting = self._held.undecided(text, last)
+        if waiting is None:
+            return None
+        end = re.compile(self.head_pattern).match(waiting).end()  # type: ignore[union-attr]  # matches ""
+        if end == len(waiting) and not last:
+            self._held.add(waiting)
+            return None
+        if waiting[end : end + 1] in ("{", "["):
+            self._begin_value(self._mark, waiting[:end])
+            return waiting[end:]
+        self._say(self._mark)
+        self._state = self._in_text
+        return waiting
+
+    # The JSON
+
+    def _begin_value(self, mark: str, head: str) -> None:
+        self._mark = mark
+        self.head = head
+        self._scanner = JsonScanner()
+        self._state = self._in_value
+
+    def _in_value(self, text: str, last: bool) -> str | None:
+        self._held.add(text)
+        if not self._scanner.feed(text, last):
+            if last:
+                self._say(self._mark + self.head + self._held.take())
+                self._state = self._in_text
+            return None
+        raw = self._held.take()
+        if self._scanner.end is not None:
+            self._end_value(raw[: self._scanner.end], "")
+            return raw[self._scanner.end :]
+        if self._scanner.lacks_only_brace and self.close and self._scanner.failed_at is not None:
+            self._value = raw[: self._scanner.failed_at]
+            self._state = self._in_missing_brace
+            return raw[self._scanner.failed_at :]
+        end = resume(self._scanner, raw, self.close)
+        self._say(self._mark + self.head + raw[:end])
+        self._state = self._in_text
+        return raw[end:]
+
+    def _end_value(self, value: str, missing: str) -> None:
+        if self._read(value + missing):
+            self._state = self._in_tail
+        else:
+            self._say(self._mark + self.head + value)
+            self._state = self._in_text
+
+    def _in_missing_brace(self, text: str, last: bool) -> str | None:
+        """All of an object is there but its last brace: it counts if the block is over here, else it is broken."""
+        waiting = self._held.take() + text
+        marks = (self.close, *self._opening_marks())
+        if waiting.startswith(marks):
+            self._end_value(self._value, "}")
+        elif not last and any(mark.startswith(waiting) for mark in marks):
+            self._held.add(waiting)
+            return None
+        else:
+            self._say(self._mark + self.head + self._value)
+            self._state = self._in_text
+        return waiting
+
+    # What follows the JSON
+
+    def _in_tail(self, text: str, last: bool) -> str | None:
+        waiting = self._held.undecided(text, last)
+        if waiting is None:
+            return None
+        patterns = _patterns(self.open, self.close, self.group, "```" in self.head)
+        closed = patterns.tail.match(waiting)
+        if closed is not None:
+            by_close = bool(self.close) and waiting.endswith(self.close, 0, closed.end())
+            self._state = self._in_group_end if self.group and by_close else self._in_text
+            return waiting[closed.end() :]
+        if last and patterns.tail_cut.fullmatch(waiting) and not waiting.isspace():
+            return None  # half a closing mark
+        if not last and patterns.tail_begun.fullmatch(waiting):
+            self._held.add(waiting)
+            return None
+        more = patterns.separator.match(waiting)
+        if more is not None and not self._may_open(waiting.lstrip(), last):
+            self._begin_value("", more.group())
+            return waiting[more.end() :]
+        self._state = self._in_text
+        return waiting
+
+    def _in_group_end(self, text: str, last: bool) -> str | None:
+        waiting = self._held.undecided(text, last)
+        if waiting is None:
+            return None
+        patterns = _patterns(self.open, self.close, self.group, False)
+        ended = patterns.group_end.match(waiting)
+        self._state = self._in_text
+        if ended is not None:
+            return waiting[ended.end() :]
+        if patterns.group_end_begun.fullmatch(waiting) and not waiting.isspace():
+            if last:
+                return None  # half a mark
+            self._held.add(waiting)
+            self._state = self._in_group_end
+            return None
+        return waiting
+
+
+class _Patterns(NamedTuple):
+    """What is expected around JSON. The `…_begun` ones match all beginnings too."""
+
+    group_start: re.Pattern[str]
+    group_start_begun: re.Pattern[str]
+    tail: re.Pattern[str]
+    """Up to the closing mark (or the group's), with the braces and the fence that may come before it."""
+    tail_begun: re.Pattern[str]
+    """All beginnings of that, and of another opening mark."""
+    tail_cut: re.Pattern[str]
+    """What is left of a closing mark where the text was cut."""
+    separator: re.Pattern[str]
+    """What may stand before more JSON."""
+    group_end: re.Pattern[str]
+    group_end_begun: re.Pattern[str]
+
+
+@lru_cache(maxsize=256)
+def _patterns(open_mark: str, close: str, group: tuple[str, str] | None, fenced: bool) -> _Patterns:
+    start, end = group or ("", "")
+    closers = [mark for mark in (close, end) if mark]
+    closer = "|".join(map(re.escape, closers)) or "(?!)"
+    half_closer = "|".join(map(begun, closers)) or ""
+    braces = r"\s*+(?:[}\]]++\s*+)?" if closers else r"\s*+"
+    fence, half_fence = (r"(?:```\s*+)?", r"(?:```\s*+|`{1,2}\Z)?") if fenced else ("", "")
+    openers = "|".join(begun(mark) for mark in (open_mark, start) if mark)
+    return _Patterns(
+        group_start=re.compile(rf"{re.escape(start)}\s*+{re.escape(open_mark)}"),
+        group_start_begun=re.compile(rf"{re.escape(start)}\s*+{begun(open_mark)}"),
+        tail=re.compile(rf"{braces}{fence}(?:{closer})"),
+        tail_begun=re.compile(rf"{braces}{half_fence}(?:{half_closer})|\s*+(?:{openers})|\s*+[;,]?\s*+"),
+        tail_cut=re.compile(rf"\s*+{half_fence}(?:{half_closer})"),
+        separator=re.compile(r"\s*+[;,]?\s*+(?=[{\[])"),
+        group_end=re.compile(rf"\s*+{re.escape(end)}"),
+        group_end_begun=re.compile(rf"\s*+{begun(end)}"),
+    )

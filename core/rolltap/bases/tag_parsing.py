@@ -1,0 +1,267 @@
+"""The base of parsers for calls between marks: a subclass says the marks and how to read one block.
+
+The text goes through a machine of states, each a method that takes the next text and returns what the next state is to
+take. A state decides by the text alone, never by where it was cut, so a whole text and a streamed one agree by
+construction. `last` says that no more text will come: nothing may be held back any longer, and the state returns None
+once all is said.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from rolltap.bases.calls import calls_from_json
+from rolltap.bases.json_text import JsonScanner
+from rolltap.bases.marks import Held, begun, marks_of
+from rolltap.bases.parsing import ToolParser
+from rolltap.types.chat import ToolCall
+
+_log = logging.getLogger(__name__)
+
+
+class TagToolParser(ToolParser):
+    """Reads calls that stand between an opening and a closing mark.
+
+    A subclass sets `open` and `close` and defines `read`. Everything else is here: streaming, holding back what may
+    become a mark, the text around calls, a block that is no call (it stays content, and spoils no other), and calls
+    quoted inside a closed `<think>` (they are not calls). A closing mark inside a JSON string does not close a block.
+
+        class Angle(rolltap.TagToolParser):
+            open, close = "<<", ">>"
+
+            def read(self, block: str) -> rolltap.ToolCall:
+                name, arguments = block.split(maxsplit=1)
+                return rolltap.ToolCall(name, arguments)
+    """
+
+    open: ClassVar[str]
+    close: ClassVar[str]
+    thinking: ClassVar[tuple[str, str] | None] = ("<think>", "</think>")
+    """Marks of the model's thinking. What stands between them is content, calls included; an opening mark that is never
+    closed means nothing."""
+    turn_ends: ClassVar[tuple[str, ...]] = ()
+    """End-of-turn marks, dropped where they are the very end of the output."""
+
+    def __init__(self) -> None:
+        self._out: list[str | ToolCall] = []
+        self._state: Callable[[str, bool], str | None] = self._in_text
+        self._held = Held()
+        self._beginning = ""
+        self._scanner = JsonScanner()
+        self._think_marks: tuple[str, ...] = self.thinking or ()
+        self._find_marks()
+
+    def read(self, block: str) -> ToolCall | list[ToolCall] | None:
+        """The call or calls in what stands between the marks; None, or any exception, where it is not a call.
+
+        As it is, it reads JSON with a name and arguments: see `calls_from_json`.
+        """
+        return calls_from_json(block)
+
+    def feed(self, text: str) -> Sequence[str | ToolCall]:
+        """Take the next piece of text; give what is certain now."""
+        out: list[str | ToolCall] = []
+        self._out = out
+        rest: str | None = text
+        while rest:
+            rest = self._state(rest, False)
+        return out
+
+    def finish(self) -> Sequence[str | ToolCall]:
+        """Give everything that was held back."""
+        out: list[str | ToolCall] = []
+        self._out = out
+        rest: str | None = ""
+        while rest is not None:
+            rest = self._state(rest, True)
+        return out
+
+    # Text outside of blocks
+
+    def _find_marks(self) -> None:
+        self._marks = marks_of(*self._opening_marks(), *self._think_marks[:1], *self.turn_ends)
+
+    def _opening_marks(self) -> tuple[str, ...]:
+        return (self.open,)
+
+    def _say(self, text: str) -> None:
+        if text:
+            self._out.append(text)
+
+    def _in_text(self, text: str, last: bool) -> str | None:
+        if self._beginning:
+            text, self._beginning = self._beginning + text, ""
+        elif not self._marks.may_begin(text):
+            self._say(text)
+            return None
+        mark = self._marks.search(text)
+        if mark is None:
+            end = len(text) if last else self._marks.held(text)
+            self._say(text[:end])
+            self._beginning = text[end:]
+            return None
+        self._say(text[: mark.start()])
+        self._meet(mark.group())
+        return text[mark.end() :]
+
+    def _meet(self, mark: str) -> None:
+        """Go on from a mark that was met in text."""
+        if mark in self.turn_ends:
+            self._held.add(mark)
+            self._state = self._in_turn_end
+        elif mark in self._think_marks:
+            self._say(mark)
+            self._state = self._in_thinking
+        else:
+            self._open_block(mark)
+
+    def _in_turn_end(self, text: str, last: bool) -> str | None:
+        waiting = self._held.undecided(text, last)
+        if waiting is None:
+            return None
+        ends, ends_and_beginning = _turn_end_patterns(self.turn_ends)
+        if last and ends.fullmatch(waiting):
+            return None
+        if not last and ends_and_beginning.fullmatch(waiting):
+            self._held.add(waiting)
+            return None
+        end = ends.match(waiting).end()  # type: ignore[union-attr]  # it begins with a mark
+        self._say(waiting[:end])
+        self._state = self._in_text
+        return waiting[end:]
+
+    def _in_thinking(self, text: str, last: bool) -> str | None:
+        marks = marks_of(self._think_marks[1], *self._opening_marks())
+        text, self._beginning = self._beginning + text, ""
+        mark = marks.search(text)
+        if mark is None:
+            end = len(text) if last else marks.held(text)
+            self._say(text[:end])
+            self._beginning = text[end:]
+            return None
+        if mark.group() == self._think_marks[1]:
+            self._say(text[: mark.end()])
+            self._state = self._in_text
+            return text[mark.end() :]
+        self._say(text[: mark.start()])
+        self._state = self._in_thought_call
+        return text[mark.start() :]
+
+    def _in_thought_call(self, text: str, last: bool) -> str | None:
+        """From a call inside thinking on, all waits: it is a quotation if the thinking is closed, else it counts."""
+        marks = marks_of(self._think_marks[1])
+        text, self._beginning = self._beginning + text, ""
+        mark = marks.search(text)
+        if mark is not None:
+            self._say(self._held.take() + text[: mark.end()])
+            self._state = self._in_text
+            return text[mark.end() :]
+        if last:
+            self._think_marks = ()
+            self._find_marks()
+            self._state = self._in_text
+            return self._held.take() + text
+        end = marks.held(text)
+        self._held.add(text[:end])
+        self._beginning = text[end:]
+        return None
+
+    # A block that ends at its closing mark
+
+    def _open_block(self, mark: str) -> None:
+        self._mark = mark
+        self._json_end: int | None = None
+        self._state = self._in_block_start
+
+    def _in_block_start(self, text: str, last: bool) -> str | None:
+        waiting = self._held.undecided(text, last)
+        if waiting is None:
+            return None
+        self._scanner = JsonScanner()
+        self._state = self._in_json if waiting.lstrip()[:1] in ("{", "[") else self._in_block
+        if self._state == self._in_json:
+            lead = len(waiting) - len(waiting.lstrip())
+            self._held.add(waiting[:lead])
+            waiting = waiting[lead:]
+        return waiting
+
+    def _in_json(self, text: str, last: bool) -> str | None:
+        self._held.add(text)
+        decided = self._scanner.feed(text, last)
+        if not decided and not last:
+            return None
+        raw = self._held.take()
+        self._state = self._in_block
+        if not decided:
+            self._held.add(raw)
+            return ""
+        lead = len(raw) - len(raw.lstrip())
+        end = lead + resume(self._scanner, raw[lead:], self.close)
+        self._held.add(raw[:end])
+        self._json_end = end if self._scanner.end is not None else None
+        return raw[end:]
+
+    def _in_block(self, text: str, last: bool) -> str | None:
+        marks = marks_of(self.close, *(mark for mark in self._opening_marks() if mark != self.close))
+        text, self._beginning = self._beginning + text, ""
+        mark = marks.search(text)
+        if mark is None:
+            end = len(text) if last else marks.held(text)
+            self._held.add(text[:end])
+            self._beginning = text[end:]
+            return self._end_unclosed() if last else None
+        block = self._held.take() + text[: mark.start()]
+        self._state = self._in_text
+        if mark.group() != self.close:  # another block begins: this mark opened none
+            self._say(self._mark + block)
+            return text[mark.start() :]
+        if not self._read(block):
+            self._say(self._mark + block + self.close)
+        return text[mark.end() :]
+
+    def _end_unclosed(self) -> str | None:
+        """The text is over inside a block: a call if its JSON is whole and only the closing mark was cut off."""
+        block = self._held.take()
+        rest = "" if self._json_end is None else block[self._json_end :].strip()
+        if (
+            self._json_end is None
+            or not self.close.startswith(rest)
+            or not self._read(block[: self._json_end])
+        ):
+            self._say(self._mark + block)
+        return None
+
+    def _read(self, block: str) -> bool:
+        """Read one block and give its calls; False where it has none."""
+        try:
+            calls = self.read(block)
+        except Exception as error:  # noqa: BLE001  # a format's own code: its failure is this block's alone
+            _log.debug("%s could not read a block: %r", type(self).__name__, error)
+            return False
+        if isinstance(calls, ToolCall):
+            calls = [calls]
+        self._out.extend(calls or ())
+        return bool(calls)
+
+
+def resume(scanner: JsonScanner, raw: str, close: str) -> int:
+    """From where a block's text is to be read on, once the scanner has decided about its JSON, `raw`.
+
+    After whole JSON. After broken JSON where it broke, unless the string just before has the closing mark in it: then
+    its quote was most likely forgotten, and the block over at that mark.
+    """
+    if scanner.end is not None:
+        return scanner.end
+    assert scanner.failed_at is not None  # noqa: S101  # decided means one of the two
+    if scanner.string is not None and close:
+        closing = raw.find(close, *scanner.string)
+        if closing >= 0:
+            return closing
+    return scanner.failed_at
+
+
+def _turn_end_patterns(turn_ends: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What matches end-of-turn marks and white space, and the same followed by the beginning of another one."""
+    ends = f"(?:{'|'.join(map(re.escape, turn_ends))}|\\s)*+"
+    return re.compile(ends), re.compile(f"{ends}(?:{'|'.join(map(begun, turn_ends))})")
