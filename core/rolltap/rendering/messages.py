@@ -1,0 +1,136 @@
+"""rolltap's messages as the dicts that chat templates expect, in the form that a template takes them."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from rolltap.errors import BadRequest
+from rolltap.types.chat import Message, ToolCall
+
+_ID_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_SHORT_ID = 9
+
+
+class MessageForm(Struct, frozen=True, kw_only=True):
+    """What a template takes, found out once by trying (see `rolltap.rendering.forms`)."""
+
+    dict_arguments: bool = True
+    """A call's arguments as a dict; else as JSON text."""
+    text_arguments: bool = False
+    """Whether JSON text works too: what is not a JSON object is then shown as it is."""
+    shows_calls: bool = True
+    empty_content: str | None = None
+    """The content of an assistant message that has calls and no text."""
+    developer: bool = False
+    """Whether the template knows the developer role; else such messages are system ones."""
+    systems: Literal["anywhere", "first", "nowhere"] = "anywhere"
+    """Where system messages may stand; elsewhere their text is shown as a user's."""
+    short_call_ids: bool = False
+    """Whether ids of calls must be nine letters or digits, as Mistral's templates demand."""
+    text_with_calls_and_reasoning: bool = True
+    """Whether an assistant message may have all three; else its text is shown as part of the reasoning."""
+
+
+def check_content(messages: Sequence[Message], first_index: int = 0) -> None:
+    """Raise `BadRequest` for what token backends cannot take; `first_index` is the first message's in the request."""
+    if not messages and not first_index:
+        raise BadRequest("messages must not be empty", param="messages")
+    for index, message in enumerate(messages, first_index):
+        if message.images:
+            raise BadRequest(
+                "image parts are not supported by token backends yet", param=f"messages[{index}].content"
+            )
+
+
+def place_systems(messages: Sequence[Message], form: MessageForm) -> list[Message]:
+    """The messages with system text where the template shows it.
+
+    Agents send system messages in the middle of a conversation. A template that refuses, loses or moves them gets
+    their text as part of the user message beside them. Nothing moves over an assistant message, so a conversation
+    may be split behind one and its parts placed one by one.
+    """
+    roles = {"system"} if form.developer else {"system", "developer"}
+    if form.systems == "anywhere" or not any(message.role in roles for message in messages):
+        return list(messages)
+    placed: list[Message] = []
+    waiting: list[str] = []
+    for index, message in enumerate(messages):
+        leading = form.systems == "first" and all(earlier.role in roles for earlier in messages[:index])
+        before = placed[-1] if placed else None
+        if message.role in roles and leading and before is None:
+            placed.append(message)
+        elif message.role in roles and before is not None and (leading or before.role == "user"):
+            placed[-1] = msgspec.structs.replace(before, content=f"{before.text}\n\n{message.text}")
+        elif message.role in roles:
+            waiting.append(message.text)
+        elif message.role == "user" and waiting:
+            placed.append(msgspec.structs.replace(message, content="\n\n".join([*waiting, message.text])))
+            waiting.clear()
+        else:
+            if waiting and message.role == "assistant":
+                placed.append(Message(role="user", content="\n\n".join(waiting)))
+                waiting.clear()
+            placed.append(message)
+    if waiting:
+        placed.append(Message(role="user", content="\n\n".join(waiting)))
+    return placed
+
+
+def as_dict(message: Message, form: MessageForm) -> dict[str, Any]:
+    """One message as templates expect it. Keys without a value are left out: many templates test for the key."""
+    role = "system" if message.role == "developer" and not form.developer else message.role
+    known: dict[str, Any] = {"role": role, "content": message.text}
+    if message.name is not None:
+        known["name"] = message.name
+    if message.tool_call_id is not None:
+        known["tool_call_id"] = call_id(message.tool_call_id, form)
+    if role != "assistant":
+        return known
+    reasoning = message.reasoning
+    if message.tool_calls:
+        known["tool_calls"] = [_call_dict(call, form) for call in message.tool_calls]
+        if not message.text:
+            known["content"] = form.empty_content
+        elif reasoning and not form.text_with_calls_and_reasoning:
+            known["content"], reasoning = form.empty_content, f"{reasoning}\n\n{message.text}"
+    if reasoning is not None:
+        # Qwen, GLM and DeepSeek read the first name, gpt-oss the second.
+        known["reasoning_content"] = known["thinking"] = reasoning
+    return known
+
+
+def call_id(identifier: str, form: MessageForm) -> str:
+    """The call's id as the template takes it; another form of it is always the same for the same id."""
+    if not form.short_call_ids or (
+        len(identifier) == _SHORT_ID and all(letter in _ID_LETTERS for letter in identifier)
+    ):
+        return identifier
+    number = int.from_bytes(hashlib.sha256(identifier.encode()).digest()[:8])
+    letters = []
+    for _ in range(_SHORT_ID):
+        number, letter = divmod(number, len(_ID_LETTERS))
+        letters.append(_ID_LETTERS[letter])
+    return "".join(letters)
+
+
+def _call_dict(call: ToolCall, form: MessageForm) -> dict[str, Any]:
+    arguments = _arguments(call.arguments, form)
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": call_id(call.id, form), "type": "function", "function": function}
+
+
+def _arguments(text: str, form: MessageForm) -> dict[str, Any] | str:
+    """The arguments in the template's form. What a model wrote need not be a JSON object, and is shown anyway."""
+    if not form.dict_arguments:
+        return text
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        arguments = None
+    if isinstance(arguments, dict):
+        return arguments
+    return text if form.text_arguments else {"arguments": text}

@@ -1,0 +1,154 @@
+"""What there is to know about a tokenizer and its chat template before a server is trusted with them."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from rolltap.errors import BadRequest
+from rolltap.rendering.forms import PROBE_TOOLS
+from rolltap.rendering.messages import as_dict, place_systems
+from rolltap.types.chat import Message, ToolCall
+
+if TYPE_CHECKING:
+    from rolltap.rendering.renderer import Renderer
+
+
+class Finding(Struct, frozen=True):
+    """One thing that was looked at. Where `ok` is false, `detail` says what it means for the user."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+_USER = Message(role="user", content="Is it raining?")
+_NEXT = Message(role="user", content="And tomorrow?")
+_ANSWER = Message(role="assistant", content="It is not.")
+_CALL = ToolCall(name="probe", id="call00001", arguments='{"query": "rain"}')
+_CALLING = Message(role="assistant", tool_calls=[_CALL])
+_RESULT = Message(role="tool", content="Dry.", tool_call_id=_CALL.id, name=_CALL.name)
+_THINKING = Message(role="assistant", content="It is not.", reasoning="Look at the sky.")
+
+
+def probe(renderer: "Renderer") -> list[Finding]:
+    """Look at everything; in the order in which `rolltap check` shows it."""
+    if renderer.template.missing:
+        return [Finding("chat template", False, renderer.template.refusal)]
+    return [
+        _boundary(renderer),
+        _append_only(renderer, "append-only, plain", [_USER, _ANSWER], _NEXT),
+        _append_only(renderer, "append-only, tools", [_USER, _CALLING], _RESULT),
+        _append_only(renderer, "append-only, thinking", [_USER, _THINKING], _NEXT),
+        _suffix(renderer),
+        _bos(renderer),
+        _generation_prompt(renderer),
+        _tools(renderer),
+        _systems(renderer),
+    ]
+
+
+def _text(
+    renderer: "Renderer", messages: list[Message], *, tools: bool = False, prompt: bool = True
+) -> str | None:
+    placed = [as_dict(message, renderer.form) for message in place_systems(messages, renderer.form)]
+    try:
+        return renderer.template.render(placed, tools=PROBE_TOOLS if tools else (), generation_prompt=prompt)
+    except BadRequest:
+        return None
+
+
+def _names(renderer: "Renderer", ids: Iterable[int]) -> str:
+    return ", ".join(f"{renderer.codec.token(index)} ({index})" for index in sorted(ids))
+
+
+def _boundary(renderer: "Renderer") -> Finding:
+    closers, openers = renderer.boundary.closers, renderer.boundary.openers
+    if not closers and not openers:
+        return Finding(
+            "turn boundary",
+            False,
+            "no token ends a turn: neither the tokenizer nor the template names one, so only a length or a stop "
+            "string ends an answer",
+        )
+    said = [f"a turn ends with {_names(renderer, closers)}"] if closers else []
+    if openers:
+        said.append(f"or with what begins the next: {_names(renderer, openers)}")
+    return Finding("turn boundary", True, " ".join(said))
+
+
+def _append_only(renderer: "Renderer", name: str, old: list[Message], new: Message) -> Finding:
+    tools = any(message.tool_calls for message in old)
+    before, after = _text(renderer, old[:1], tools=tools), _text(renderer, [*old, new], tools=tools)
+    if before is None or after is None:
+        return Finding(name, True, "the template does not take such a conversation")
+    # With its opening of the answer, the first prompt must be the beginning of the second.
+    if not after.startswith(before):
+        return Finding(
+            name,
+            False,
+            'the template renders earlier turns differently once later ones follow. With history = "recorded" '
+            "the tokens that the model produced stand, so prompts differ from the engine's own chat endpoint",
+        )
+    words = old[1].reasoning
+    if words and words not in after:
+        return Finding(
+            name,
+            False,
+            'the template leaves out the thinking of earlier turns. With history = "recorded" it stands, so '
+            "prompts differ from the engine's own chat endpoint",
+        )
+    return Finding(name, True, "yes")
+
+
+def _suffix(renderer: "Renderer") -> Finding:
+    if renderer.needs_roles:
+        return Finding(
+            "new turns", True, "rendered behind the roles of all earlier ones, which the template looks at"
+        )
+    return Finding("new turns", True, "rendered on their own")
+
+
+def _bos(renderer: "Renderer") -> Finding:
+    plain, full = renderer.encode("x"), renderer.encode("x", add_special_tokens=True)
+    if plain == full:
+        return Finding("BOS", True, "encoding adds none")
+    prompt = _text(renderer, [_USER]) or ""
+    bos = renderer.tokenizer.bos_token
+    own = "writes it itself" if bos and prompt.startswith(bos) else "writes none, and neither does the engine"
+    return Finding(
+        "BOS", True, f"encoding a raw prompt adds special tokens; for messages, the template {own}"
+    )
+
+
+def _generation_prompt(renderer: "Renderer") -> Finding:
+    closed, opened = _text(renderer, [_USER], prompt=False), _text(renderer, [_USER])
+    if closed is None or opened is None:
+        return Finding("generation prompt", False, "the template refuses a conversation of one user message")
+    opening = opened.removeprefix(closed)
+    if closed == opened:
+        return Finding("generation prompt", True, "none: the template opens no answer")
+    thinking = ", which opens the thinking" if opening.rstrip().endswith("<think>") else ""
+    return Finding("generation prompt", True, f"{opening!r}{thinking}")
+
+
+def _tools(renderer: "Renderer") -> Finding:
+    text, form = _text(renderer, [_USER], tools=True), renderer.form
+    if text is None or PROBE_TOOLS[0]["function"]["name"] not in text:
+        return Finding("tools", False, "the template does not show tools to the model")
+    if not form.shows_calls:
+        return Finding("tools", False, "the template does not show the calls of earlier turns to the model")
+    return Finding(
+        "tools",
+        True,
+        f"shown; arguments of calls are given as {'objects' if form.dict_arguments else 'text'}",
+    )
+
+
+def _systems(renderer: "Renderer") -> Finding:
+    details = {
+        "anywhere": "may stand anywhere",
+        "first": "are shown at the beginning alone; the text of later ones is put into the user's messages",
+        "nowhere": "are not shown; their text is put into the user's messages",
+    }
+    return Finding("system messages", True, details[renderer.form.systems])

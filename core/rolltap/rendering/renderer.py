@@ -1,0 +1,122 @@
+"""One model's way between messages, token ids and text."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from rolltap.errors import BadRequest
+from rolltap.rendering.boundary import BoundaryFinder, TurnBoundary
+from rolltap.rendering.codec import Codec
+from rolltap.rendering.detokenizer import Detokenizer, make_detokenizer
+from rolltap.rendering.forms import find_form
+from rolltap.rendering.messages import as_dict, check_content, place_systems
+from rolltap.rendering.probes import Finding, probe
+from rolltap.rendering.suffix import SuffixRenderer
+from rolltap.rendering.template import ChatTemplate
+from rolltap.rendering.tokenizer import generation_eos_ids, load_tokenizer
+from rolltap.types.chat import ChatRequest
+
+
+class Rendered(Struct, frozen=True):
+    """A prompt, or the part of it that is new, as text and as the ids it is sent as."""
+
+    text: str
+    ids: list[int]
+
+
+class Renderer:
+    """Renders and tokenizes for one model. Made once, at start; safe to use from several threads.
+
+    Rendering and encoding take time in proportion to the text they are given; long texts belong off the event loop.
+    """
+
+    def __init__(self, tokenizer: Any, *, name: str = "", chat_template: str = "") -> None:
+        """Learn how the tokenizer's chat template works, by rendering messages of rolltap's own.
+
+        `name` is the hub id or the folder that the tokenizer came from; `chat_template` a .jinja file to use in
+        place of its own template.
+        """
+        self.tokenizer = tokenizer
+        self.codec = Codec(tokenizer)
+        self.template = ChatTemplate(tokenizer, name=name, file=chat_template)
+        eos = tokenizer.eos_token_id
+        model_ids = generation_eos_ids(name) if name else []
+        self.stop_ids: frozenset[int] = frozenset(model_ids if eos is None else [eos, *model_ids])
+        """The ids at which an engine stops by itself: the tokenizer's end id and the model's."""
+        self._suffixes: SuffixRenderer | None = None
+        self.boundary = TurnBoundary(closers=self.stop_ids, openers=frozenset())
+        if not self.template.missing:
+            self.form = find_form(self.template)
+            finder = BoundaryFinder(self.template, self.form, self.codec)
+            self.boundary = finder.find(self.stop_ids)
+            self._suffixes = SuffixRenderer(self.template, self.form, self.codec, self.boundary)
+
+    @classmethod
+    def load(cls, tokenizer: str, *, chat_template: str = "") -> "Renderer":
+        """The renderer for a tokenizer's hub id or folder. Raises `ConfigError` where one of the two is wrong."""
+        return cls(load_tokenizer(tokenizer), name=tokenizer, chat_template=chat_template)
+
+    @property
+    def closers(self) -> frozenset[int]:
+        """The ids that end a turn. They are part of the record, and not shown at the end of a text."""
+        return self.boundary.ids
+
+    @property
+    def needs_roles(self) -> bool:
+        """Whether rendering a suffix takes the roles of all earlier messages, and not only of the last ones."""
+        return self._suffixes is not None and self._suffixes.needs_roles
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Token ids of a text; special tokens that it spells are recognised.
+
+        With `add_special_tokens`, as for a raw prompt: with the BOS that some tokenizers put in front.
+        """
+        return self.codec.encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of ids, special tokens shown."""
+        return self.codec.decode(ids)
+
+    def token_bytes(self, index: int) -> bytes:
+        """The bytes of one token, as the `bytes` of a client's logprobs."""
+        return self.codec.token_bytes(index)
+
+    def prompt(self, request: ChatRequest) -> Rendered:
+        """The whole prompt of a request, from its messages.
+
+        Raises `BadRequest` where the template, or a token backend, does not take them.
+        """
+        check_content(request.messages)
+        if self._suffixes is None:
+            raise BadRequest(self.template.refusal)
+        placed = place_systems(request.messages, self.form)
+        messages = [as_dict(message, self.form) for message in placed]
+        text = self.template.render(messages, tools=request.tools, variables=request.template_kwargs)
+        return Rendered(text, self.codec.encode(text))
+
+    def suffix(self, request: ChatRequest, kept: int, last_id: int) -> Rendered:
+        """What to append to a recorded sequence to make it the request's prompt.
+
+        :param request: the request; `messages[:kept]` are what the sequence covers, the last of them the assistant's.
+        :param last_id: the sequence's last id. Where it ends the turn, the suffix begins behind the end; where the
+            turn was cut (by its length or a stop string), with the end. So a turn is closed exactly once.
+
+        The ids of the sequence stand, whatever the template would make of the old messages. Raises `BadRequest` as
+        `prompt` does.
+        """
+        if not 0 < kept <= len(request.messages) or request.messages[kept - 1].role != "assistant":
+            raise ValueError(f"kept={kept} must count messages up to an assistant's")
+        check_content(request.messages[kept:], kept)
+        if self._suffixes is None:
+            raise BadRequest(self.template.refusal)
+        text = self._suffixes.text(request, kept, last_id)
+        return Rendered(text, self.codec.encode_after(last_id, text))
+
+    def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
+        """A detokenizer for one choice. Turn-ending ids at the end are not shown, special tokens only if wanted."""
+        skipped = self.codec.special_ids if skip_special_tokens else frozenset()
+        return make_detokenizer(self.codec, skipped, self.closers)
+
+    def probe(self) -> list[Finding]:
+        """What `rolltap check` says about the tokenizer and its template."""
+        return probe(self)
