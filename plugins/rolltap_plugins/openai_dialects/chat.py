@@ -10,7 +10,9 @@ from rolltap import ChatRequest, Completion, ErrorInfo, ErrorReply, MessageConve
 from rolltap_plugins.openai_dialects.chat_reply import ChatStream, chat_completion
 from rolltap_plugins.openai_dialects.history import WireMessage, history
 from rolltap_plugins.openai_dialects.replies import error_reply
-from rolltap_plugins.openai_dialects.sampling import (
+from rolltap_plugins.openai_dialects.tools import Function, Tool, function_tools, tool_choice
+from rolltap_plugins.wire import read_body, refused, unnamed
+from rolltap_plugins.wire.sampling import (
     METADATA,
     AtLeastOne,
     NotNegative,
@@ -18,8 +20,6 @@ from rolltap_plugins.openai_dialects.sampling import (
     StreamOptions,
     sampling,
 )
-from rolltap_plugins.openai_dialects.tools import Function, Tool, function_tools, tool_choice
-from rolltap_plugins.wire import read_body, refused, unnamed
 
 DIALECT = "openai.chat"
 

@@ -19,14 +19,14 @@ from rolltap import (
     hookimpl,
 )
 from rolltap_plugins.openai_dialects.replies import DONE, error_reply, finish_reason, stream_error, usage_body
-from rolltap_plugins.openai_dialects.sampling import (
+from rolltap_plugins.wire import read_body, refused, unnamed
+from rolltap_plugins.wire.sampling import (
     METADATA,
     NotNegative,
     SamplingFields,
     StreamOptions,
     sampling,
 )
-from rolltap_plugins.wire import read_body, refused, unnamed
 
 DIALECT = "openai.completions"
 

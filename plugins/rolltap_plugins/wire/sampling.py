@@ -1,4 +1,4 @@
-"""The sampling parameters that OpenAI's dialects and vLLM's additions to them have in common."""
+"""The sampling parameters of OpenAI and vLLM, which every dialect here takes beside its own."""
 
 from typing import Annotated, Any
 
