@@ -238,6 +238,11 @@ WRONG = [
         'models[0].history = "none"',
         'one of "recorded", "template"',
     ),
+    (
+        '[[models]]\nname = "m"\ndrop_system_text = ["a", "("]\nbackends = [{kind = "k"}]\n',
+        'models[0].drop_system_text[1] = "("',
+        "a regular expression (missing ), unterminated subpattern at position 0)",
+    ),
     ("[server]\nprot = 1\n" + MODEL, "unknown key server.prot = 1", "nearest known key is server.port"),
     (
         "[servre]\nport = 1\n" + MODEL,

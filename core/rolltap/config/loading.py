@@ -64,6 +64,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             path, message = _explained(str(error), raw)
             raise ConfigError(f"{origin(path)}: {message}") from None
         _check_names(config, origin)
+        _check_patterns(config, origin)
         return config
 
 
@@ -166,3 +167,16 @@ def _check_names(config: Config, origin: Callable[[Path], str]) -> None:
                 f"it must differ from models[{seen[model.name]}].name"
             )
         seen[model.name] = index
+
+
+def _check_patterns(config: Config, origin: Callable[[Path], str]) -> None:
+    for number, model in enumerate(config.models):
+        for index, pattern in enumerate(model.drop_system_text):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                path: Path = ("models", number, "drop_system_text", index)
+                raise ConfigError(
+                    f"{origin(path)}: {dotted(path)} = {shown(path, pattern)} is not allowed; "
+                    f"it must be a regular expression ({error})"
+                ) from None

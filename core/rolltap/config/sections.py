@@ -68,5 +68,6 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     history: Literal["recorded", "template"] = "recorded"
     """Where the text of earlier turns comes from: the recorded ids, or the template rendered anew."""
     drop_system_text: list[str] = field(default_factory=list)
-    """Volatile text to leave out of system messages, so that a later turn still extends an earlier one."""
+    """Regular expressions: what they match is left out of system messages, so that text which changes with each
+    request does not keep a later turn from extending an earlier one."""
     backends: Annotated[list[BackendConfig], Meta(min_length=1, description="at least one backend's table")]

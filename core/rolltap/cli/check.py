@@ -1,0 +1,146 @@
+"""`rolltap check`: everything that serving needs, tried once, without serving."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rolltap.bases.backends import Backend, TokenBackend
+from rolltap.bases.stores import Store
+from rolltap.cli.options import config_option, configured, plugins_dir_option
+from rolltap.rendering import Finding, Renderer
+
+if TYPE_CHECKING:
+    from rolltap.config import BackendConfig, Config, ModelConfig
+    from rolltap.plugins import Plugins
+
+
+@click.command()
+@config_option
+@plugins_dir_option
+def check(config_file: str | None, plugins_dir: str | None) -> None:
+    """Check config, plugins, tokenizers, templates and backends, without serving.
+
+    Prints a line for each; ends with exit code 1 where one has a problem.
+    """
+    from rolltap.plugins import Plugins  # noqa: PLC0415
+
+    config = configured(config_file, plugins_dir=plugins_dir)
+    # What fails is a line of the answer; it need not be logged too.
+    logging.getLogger("rolltap.plugins").addHandler(logging.NullHandler())
+    if not asyncio.run(_report(config, Plugins.load(config.plugins))):
+        sys.exit(1)
+
+
+async def _report(config: "Config", plugins: "Plugins") -> bool:
+    """Print each finding as it comes; whether all is well."""
+    click.echo("ok       config")
+    well = True
+    async for finding in findings(config, plugins):
+        click.echo(f"{'ok' if finding.ok else 'problem':8} {finding.name}: {finding.detail}")
+        well = well and finding.ok
+    return well
+
+
+async def findings(config: "Config", plugins: "Plugins") -> AsyncIterator[Finding]:
+    """Look at one thing after the other."""
+    for record in plugins.records:
+        if record.error:
+            yield Finding(f"plugin {record.name} ({record.source})", ok=False, detail=record.error)
+    loaded = [record.name for record in plugins.records if record.state == "loaded"]
+    yield Finding("plugins", ok=bool(loaded), detail=f"{len(loaded)} loaded: {', '.join(loaded)}")
+    yield await _store(config, plugins)
+    for model in config.models:
+        async for finding in _model(model, plugins):
+            yield finding
+
+
+async def _store(config: "Config", plugins: "Plugins") -> Finding:
+    subject = f"store {config.store.kind}"
+    try:
+        store = await plugins.call_first(
+            "create_store", kind=config.store.kind, options=dict(config.store.options)
+        )
+        if not isinstance(store, Store):
+            return Finding(subject, ok=False, detail="no plugin creates stores of this kind")
+        await store.start()
+        await store.close()
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is what was to be found
+        return Finding(subject, ok=False, detail=_reason(error))
+    return Finding(subject, ok=True, detail="can be opened")
+
+
+async def _model(model: "ModelConfig", plugins: "Plugins") -> AsyncIterator[Finding]:
+    tokenizer = model.tokenizer
+    in_tokens = False
+    for number, options in enumerate(model.backends):
+        subject = f"model {model.name}, backend {options.kind}-{number}"
+        backend, finding = await _backend(subject, options, model, plugins)
+        yield finding
+        if backend is not None:
+            tokenizer = tokenizer or backend.tokenizer
+            in_tokens = in_tokens or isinstance(backend, TokenBackend)
+    loaded = None
+    if tokenizer or in_tokens:
+        loaded, found = await _tokenizer(model, tokenizer)
+        for finding in found:
+            yield finding
+    yield await _parser("tool_parser", model, plugins, tools=[], tokenizer=loaded)
+    if model.reasoning_parser:
+        yield await _parser("reasoning_parser", model, plugins, tokenizer=loaded)
+
+
+async def _backend(
+    subject: str, config: "BackendConfig", model: "ModelConfig", plugins: "Plugins"
+) -> tuple[Backend | None, Finding]:
+    """Start the backend, ask what it is able to do, and close it again."""
+    backend = None
+    try:
+        backend = await plugins.call_first(
+            "create_backend", kind=config.kind, options=dict(config.options), model=model.name
+        )
+        if not isinstance(backend, Backend):
+            return None, Finding(subject, ok=False, detail="no plugin creates backends of this kind")
+        try:
+            await backend.start()
+            facts = await backend.check()
+        finally:
+            await backend.close()
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is what was to be found
+        return backend, Finding(subject, ok=False, detail=_reason(error))
+    text = ", ".join(f"{name}: {value}" for name, value in facts.items())
+    return backend, Finding(subject, ok=True, detail=text or "starts")
+
+
+async def _tokenizer(model: "ModelConfig", tokenizer: str) -> tuple[Any, list[Finding]]:
+    """The model's tokenizer, and what there is to say about it and its template; None where it can't be loaded."""
+    subject = f"model {model.name}, tokenizer {tokenizer or '(none)'}"
+    if not tokenizer:
+        detail = "a backend works in tokens, so `tokenizer` must be set: a hub id or a folder"
+        return None, [Finding(subject, ok=False, detail=detail)]
+    try:
+        renderer = await asyncio.to_thread(Renderer.load, tokenizer, chat_template=model.chat_template)
+        probed = await asyncio.to_thread(renderer.probe)
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with a template is what was to be found
+        return None, [Finding(subject, ok=False, detail=_reason(error))]
+    found = [Finding(f"model {model.name}, {each.name}", ok=each.ok, detail=each.detail) for each in probed]
+    return renderer.tokenizer, [Finding(subject, ok=True, detail="loads"), *found]
+
+
+async def _parser(hook: str, model: "ModelConfig", plugins: "Plugins", **arguments: Any) -> Finding:
+    name = getattr(model, hook)
+    subject = f"model {model.name}, {hook} {name}"
+    try:
+        found = await plugins.call_first(hook, name=name, **arguments)
+    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is what was to be found
+        return Finding(subject, ok=False, detail=_reason(error))
+    if found is None:
+        return Finding(subject, ok=False, detail="no plugin has a parser of this name")
+    return Finding(subject, ok=True, detail="found")
+
+
+def _reason(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

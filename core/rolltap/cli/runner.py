@@ -1,0 +1,135 @@
+"""Running the server in this process: listening, the ready line, and an end that finishes what is in flight."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+from aiohttp import web
+
+from rolltap.config import Config
+from rolltap.errors import ConfigError
+from rolltap.server.app import create_app
+
+SHUTDOWN_TIMEOUT_S = 30.0
+"""How long requests in flight may take to finish once the server was asked to end."""
+
+_BACKLOG = 1024
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT; a second one ends the process at once.
+
+    Raises `ConfigError` where the address can't be listened on, and whatever keeps the application from starting.
+    """
+    _log_to_stderr(access_log=config.server.access_log)
+    with contextlib.ExitStack() as stack:
+        # Bound first: that a port is taken should be said at once, not after a model was loaded.
+        sockets = [stack.enter_context(each) for each in bind(config.server.host, config.server.port)]
+        asyncio.run(_serve(create_app(config), config, sockets))
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets on every address of the host that this machine has, all on one port. They don't listen yet.
+
+    Raises `ConfigError` that names the address and says why it can't be used.
+    """
+    bound: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            free = socket.socket(family, kind, protocol)
+            bound.append(free)
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                free.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            free.bind((address[0], port, *address[2:]))
+            port = free.getsockname()[1]
+    except OSError as error:
+        for each in bound:
+            each.close()
+        raise ConfigError(_why_not(host, port, error)) from error
+    return bound
+
+
+def _why_not(host: str, port: int, error: OSError) -> str:
+    where = f"cannot listen on {url_host(host)}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{where}: the port is in use; choose another with --port (0: any free one) or server.port"
+    if error.errno == errno.EACCES:
+        return f"{where}: not permitted; ports below 1024 are the system's, choose another with --port"
+    return f"{where}: {error.strerror or error}; set --host or server.host to an address of this machine"
+
+
+async def _serve(app: web.Application, config: Config, sockets: list[socket.socket]) -> None:
+    stopping = asyncio.Event()
+    runner = web.AppRunner(
+        app,
+        # Off by default in aiohttp: a client that leaves must stop the engine's work.
+        handler_cancellation=True,
+        shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        access_log=logging.getLogger("aiohttp.access") if config.server.access_log else None,
+    )
+    with _signals(stopping):
+        try:
+            if await _unless(stopping, runner.setup()):
+                for each in sockets:
+                    await web.SockSite(runner, each, backlog=_BACKLOG).start()
+                address = f"{url_host(config.server.host)}:{sockets[0].getsockname()[1]}"
+                print(f"rolltap is serving {config.models[0].name} on http://{address}", flush=True)
+                await stopping.wait()
+        finally:
+            await runner.cleanup()
+
+
+async def _unless(stopping: asyncio.Event, start: Coroutine[Any, Any, None]) -> bool:
+    """Wait for the start, or cancel it when the server is asked to end before; whether it has started."""
+    starting = asyncio.ensure_future(start)
+    asked = asyncio.ensure_future(stopping.wait())
+    await asyncio.wait({starting, asked}, return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        asked.cancel()
+        starting.result()
+        return True
+    starting.cancel()
+    await asyncio.wait({starting})
+    return False
+
+
+@contextlib.contextmanager
+def _signals(stopping: asyncio.Event) -> Iterator[None]:
+    """Set `stopping` on the first signal; leave a second one to the system, which ends the process."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        stopping.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def url_host(host: str) -> str:
+    """The host as it stands in a URL: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _log_to_stderr(*, access_log: bool) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    for name in ("rolltap", "rolltap_plugins", *(["aiohttp.access"] if access_log else [])):
+        logging.getLogger(name).setLevel(logging.INFO)
