@@ -22,6 +22,8 @@ from rolltap.errors import (
     UpstreamError,
 )
 from rolltap.hookspecs import hookimpl
+from rolltap.server.app import create_app
+from rolltap.server.dialects import add_dialect
 from rolltap.types.chat import (
     ChatRequest,
     Content,
@@ -106,8 +108,10 @@ __all__ = [
     "UpstreamError",
     "Usage",
     "__version__",
+    "add_dialect",
     "arguments_from_json",
     "calls_from_json",
+    "create_app",
     "decode_entry",
     "encode_entry",
     "hookimpl",

@@ -11,6 +11,9 @@ from rolltap.types.generation import ChatDelta, TokenDelta
 SAMPLING_PARAMETERS = frozenset(Sampling.__struct_fields__) - {"extra"}
 """Every parameter that `Sampling` has a name for."""
 
+MAX_COOL_DOWN_S = 60.0
+"""The longest that a failing backend is left out before it is tried again."""
+
 
 class Backend(ABC):
     """What every backend has. All but the generating method has a default that fits a simple one."""
@@ -48,6 +51,10 @@ class TokenBackend(Backend):
 class ChatBackend(Backend):
     """A backend that works in messages. Its sessions are recorded as text, never trainable."""
 
+    raw_text: ClassVar[bool] = False
+    """Whether its text may hold tool calls and thinking in the model's own markup; the model's parsers then read
+    it. Most chat upstreams have parsed it themselves."""
+
     @abstractmethod
     def chat(self, request: ChatRequest) -> AsyncIterator[ChatDelta]:
         """Answer the request; yield deltas as they come. An async generator, to be closed like `generate`."""
@@ -74,6 +81,18 @@ class BackendHandle:
     def healthy(self) -> bool:
         """Whether it may be asked now: it has not failed, or its cool-down is over and it may be tried again."""
         return time.monotonic() >= self.unhealthy_until
+
+    def succeeded(self) -> None:
+        """It answered: no cool-down any more."""
+        self.failures = 0
+        self.unhealthy_until = 0.0
+        self.last_error = None
+
+    def failed(self, reason: str) -> None:
+        """It could not be reached or used: left out for a while, longer each time in a row."""
+        self.failures += 1
+        self.last_error = reason
+        self.unhealthy_until = time.monotonic() + min(MAX_COOL_DOWN_S, 2.0 ** (self.failures - 1))
 
     def __repr__(self) -> str:
         return f"<BackendHandle {self.name} of {self.model}, {self.in_flight} in flight>"

@@ -101,3 +101,5 @@ class Completion(Struct, kw_only=True):
     created: int
     choices: list[Choice] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    node_ids: list[str] = field(default_factory=list)
+    """The recorded nodes, one a choice; empty without a session."""

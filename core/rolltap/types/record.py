@@ -39,6 +39,16 @@ class Fingerprint(Struct, array_like=True, frozen=True):
     role: str
     content: bytes
     calls: bytes = b""
+    reasoning: bytes = b""
+    """Tells two outputs with the same answer apart; clients drop thinking, so no match depends on it."""
+
+
+class Context(Struct, array_like=True, frozen=True):
+    """What a conversation stands on besides its messages: another one makes another tree."""
+
+    model: str
+    tools: bytes
+    template_kwargs: bytes
 
 
 class Prompt(Struct, kw_only=True, omit_defaults=True):
@@ -84,6 +94,7 @@ class NodesRecorded(Struct, tag="nodes", kw_only=True, omit_defaults=True):
     """A call that ended: its prompt and its outputs, which become sibling nodes below `parent_id`."""
 
     parent_id: str | None = None
+    context: Context
     prompt: Prompt
     outputs: list[Output]
     branch_reason: str | None = None

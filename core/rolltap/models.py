@@ -1,0 +1,173 @@
+"""The configured models at run time: their backends, started, and their tokenizers, loaded."""
+
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from rolltap.bases.backends import Backend, BackendHandle, ChatBackend, TokenBackend
+from rolltap.config import BackendConfig, Config, ModelConfig
+from rolltap.errors import BadRequest, ConfigError, NotFound
+from rolltap.limits import Gate
+from rolltap.plugins import Plugins
+from rolltap.rendering import Renderer
+from rolltap.types.chat import Message
+
+
+class Model:
+    """One model as clients know it."""
+
+    def __init__(
+        self, config: ModelConfig, backends: Sequence[BackendHandle], renderer: Renderer | None
+    ) -> None:
+        self.config = config
+        self.name = config.name
+        self.backends = backends
+        self.renderer = renderer
+        self._volatile = [re.compile(pattern) for pattern in config.drop_system_text]
+
+    @property
+    def tokenizing(self) -> Renderer:
+        """The renderer. Raises `BadRequest` where the model has no tokenizer."""
+        if self.renderer is None:
+            raise BadRequest(f"model {self.name!r} has no tokenizer, so its prompts have no token ids")
+        return self.renderer
+
+    def without_volatile(self, message: Message) -> Message:
+        """The message without the text that the config's `drop_system_text` names; only system text has any."""
+        if not self._volatile or message.role not in {"system", "developer"}:
+            return message
+        text = message.text
+        for pattern in self._volatile:
+            text = pattern.sub("", text)
+        return msgspec.structs.replace(message, content=text)
+
+    def candidates(self, base_url: str | None) -> list[BackendHandle]:
+        """Its backends, or the one at `base_url` where that is set. Raises `NotFound` listing them."""
+        if base_url is None:
+            return list(self.backends)
+        found = [handle for handle in self.backends if handle.base_url == base_url.rstrip("/")]
+        if not found:
+            known = ", ".join(handle.base_url or f"{handle.name} (no address)" for handle in self.backends)
+            raise NotFound(
+                f"base_url {base_url!r} is no backend of model {self.name!r}; its backends are: {known}",
+                code="backend_not_found",
+                param="base_url",
+            )
+        return found
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of a recorded sequence, special tokens shown."""
+        return self.renderer.decode(ids) if self.renderer is not None else ""
+
+
+class Models:
+    """All models of the server; the first is the default."""
+
+    def __init__(self, models: Sequence[Model], gates: dict[BackendHandle, Gate]) -> None:
+        self._models = {model.name: model for model in models}
+        self._gates = gates
+        self.default = models[0]
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter(self._models.values())
+
+    def __getitem__(self, name: str) -> Model:
+        """The model of that name; "" is the default. Raises `NotFound` listing the names."""
+        if not name:
+            return self.default
+        if name not in self._models:
+            raise NotFound(
+                f"model {name!r} is not configured; this server has: {', '.join(self._models)}",
+                code="model_not_found",
+                param="model",
+            )
+        return self._models[name]
+
+    def gate(self, handle: BackendHandle) -> Gate:
+        """The gate before a backend."""
+        return self._gates[handle]
+
+    async def close(self) -> None:
+        """Close every backend."""
+        for model in self:
+            for handle in model.backends:
+                await handle.backend.close()
+
+
+async def load_models(config: Config, plugins: Plugins) -> Models:
+    """Create and start every backend, load every tokenizer. What was started is closed if one fails."""
+    started: list[Backend] = []
+    models: list[Model] = []
+    gates: dict[BackendHandle, Gate] = {}
+    try:
+        for model in config.models:
+            handles = [
+                await _start(options, number, model, plugins, started)
+                for number, options in enumerate(model.backends)
+            ]
+            _check_names(model, handles)
+            models.append(Model(model, handles, await _renderer(model, handles)))
+            for handle in handles:
+                gates[handle] = Gate(
+                    handle,
+                    max_in_flight=config.server.max_in_flight,
+                    max_queued=config.server.max_queued,
+                )
+    except BaseException:
+        for backend in started:
+            await backend.close()
+        raise
+    return Models(models, gates)
+
+
+async def _start(
+    config: BackendConfig, number: int, model: ModelConfig, plugins: Plugins, started: list[Backend]
+) -> BackendHandle:
+    backend = await plugins.call_first(
+        "create_backend", kind=config.kind, options=dict(config.options), model=model.name
+    )
+    if backend is None:
+        raise ConfigError(
+            f"model {model.name!r}: no plugin creates backends of kind {config.kind!r}; "
+            "`rolltap plugins` shows what is loaded and what failed"
+        )
+    if not isinstance(backend, TokenBackend | ChatBackend):
+        raise ConfigError(
+            f"model {model.name!r}: the plugin for kind {config.kind!r} made a {type(backend).__name__}, "
+            "which is neither a TokenBackend nor a ChatBackend"
+        )
+    started.append(backend)
+    await backend.start()
+    return BackendHandle(
+        backend,
+        name=f"{config.kind}-{number}",
+        kind=config.kind,
+        model=model.name,
+        base_url=str(config.options.get("url") or config.options.get("api_base") or "").rstrip("/"),
+    )
+
+
+def _check_names(model: ModelConfig, handles: Sequence[BackendHandle]) -> None:
+    urls = [handle.base_url for handle in handles if handle.base_url]
+    doubled = sorted({url for url in urls if urls.count(url) > 1})
+    if doubled:
+        raise ConfigError(
+            f"model {model.name!r}: two backends at {', '.join(doubled)}; one address, one backend"
+        )
+
+
+async def _renderer(model: ModelConfig, handles: Sequence[BackendHandle]) -> Renderer | None:
+    """The model's tokenizer and template; None where no backend works in tokens and the config names none."""
+    own = (handle.backend.tokenizer for handle in handles)
+    tokenizer = model.tokenizer or next(filter(None, own), "")
+    if tokenizer:
+        return await asyncio.to_thread(Renderer.load, tokenizer, chat_template=model.chat_template)
+    in_tokens = [handle.name for handle in handles if isinstance(handle.backend, TokenBackend)]
+    if in_tokens:
+        raise ConfigError(
+            f"model {model.name!r}: its backend {in_tokens[0]} works in tokens and needs `tokenizer`, "
+            "a hub id or a folder"
+        )
+    return None

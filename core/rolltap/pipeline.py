@@ -1,0 +1,234 @@
+"""The way of a request, top to bottom; the one place that knows the order.
+
+    ChatRequest (decoded by a converter)
+      └ select_backend      pinned, sticky, healthy: a plugin chooses
+          └ turn            ids or messages out, deltas back; tool_parser and reasoning_parser read the text
+              └ record_node the finished completion, stored before the last delta
+                  └ deltas, to be encoded by the converter
+    any exception           classify_error → RequestError
+
+Streaming is the only path: a plain reply is a stream collected.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from rolltap.bases.backends import BackendHandle, ChatBackend
+from rolltap.errors import BadRequest, ErrorInfo, PluginError, RequestError
+from rolltap.models import Model, Models
+from rolltap.plugins import Plugins
+from rolltap.record.forest import Forest, Node
+from rolltap.record.views import view
+from rolltap.sessions import Session, sampling_from
+from rolltap.turns.base import Turn
+from rolltap.turns.chat import ChatTurn
+from rolltap.turns.prompts import TokenPrompt, place, prepare
+from rolltap.turns.readers import readers_for
+from rolltap.turns.token import TokenTurn
+from rolltap.types.chat import ChatRequest, Sampling
+from rolltap.types.generation import ChatDelta, Completion
+
+log = logging.getLogger(__name__)
+
+FAILOVER_STATUSES = frozenset({502, 503})
+"""Upstream failures that say nothing was generated: another backend may be asked before the first byte."""
+
+UNHEALTHY_STATUSES = frozenset({500, 502, 503, 504})
+"""Failures for which a backend, not the request, is to blame."""
+
+
+class Pipeline:
+    """Answers requests."""
+
+    def __init__(self, models: Models, plugins: Plugins) -> None:
+        self._models = models
+        self._plugins = plugins
+        self._background: set[asyncio.Task[None]] = set()
+        self.counts: Counter[str] = Counter()
+        """How many completions were recorded, untrainable, drifted, aborted."""
+
+    async def answer(
+        self, request: ChatRequest, session: Session | None, completion: Completion
+    ) -> AsyncGenerator[ChatDelta, None]:
+        """Answer a request: yield its deltas as they come, fill in `completion` by the end.
+
+        An empty delta says that the backend has accepted the request. Closing the generator stops the backend;
+        what was generated is then recorded as aborted. Raises `RequestError`.
+        """
+        model = self.model_for(request, session)
+        request = self.effective(request, session, model)
+        completion.model = model.name
+        failed: list[BackendHandle] = []
+        while True:
+            handle = await self._select(request, session, model, failed)
+            started = False
+            turn = await self._turn(request, session, model, handle, completion)
+            try:
+                async with self._models.gate(handle).slot(), aclosing(turn.deltas()) as deltas:
+                    async for delta in deltas:
+                        started = True
+                        yield delta
+            except (GeneratorExit, asyncio.CancelledError):
+                self._in_background(self._record_aborted(session, turn))
+                raise
+            except Exception as error:
+                info = await self._blame(error, handle)
+                failed.append(handle)
+                if not started and info.status in FAILOVER_STATUSES and self._others(model, session, failed):
+                    continue
+                raise RequestError(info) from error
+            handle.succeeded()
+            completion.node_ids = [node.id for node in await self._record(session, turn)]
+            for delta in turn.ends():
+                yield delta
+            return
+
+    async def render(self, request: ChatRequest, session: Session | None) -> TokenPrompt:
+        """What `answer` would send to a token backend, without asking one."""
+        model = self.model_for(request, session)
+        return await prepare(self.effective(request, session, model), _forest(session), model)
+
+    async def classify(self, error: BaseException, handle: BackendHandle | None = None) -> ErrorInfo:
+        """What an exception means to a client."""
+        if isinstance(error, RequestError):
+            return error.info
+        if isinstance(error, PluginError):
+            return ErrorInfo(status=500, message=str(error), code="plugin_error")
+        info = await self._plugins.call_first("classify_error", error=error, backend=handle)
+        if isinstance(info, ErrorInfo):
+            return info
+        return ErrorInfo(status=500, message=str(error) or type(error).__name__)
+
+    def client_left(self, session: Session | None, completion: Completion) -> None:
+        """Note that the client left before it had the last byte of a completion that is recorded."""
+        if session is not None and completion.node_ids:
+            self._in_background(session.deliver(completion.node_ids, "aborted"))
+
+    def client_served(self, session: Session | None, completion: Completion) -> None:
+        """Note that a client has it all now, where an earlier one of the same call had left."""
+        if session is not None and session.is_aborted(completion.node_ids):
+            self._in_background(session.deliver(completion.node_ids, "delivered"))
+
+    async def close(self) -> None:
+        """Wait until what is still being recorded is stored."""
+        await asyncio.gather(*self._background)
+
+    def model_for(self, request: ChatRequest, session: Session | None) -> Model:
+        """The model that a request names, else its session's, else the default."""
+        return self._models[request.model or (session.info.model_name if session else "")]
+
+    def effective(self, request: ChatRequest, session: Session | None, model: Model) -> ChatRequest:
+        """The request with the session's sampling pins, and without the text that the model's config drops."""
+        sampling = pinned(request.sampling, session.info.sampling) if session else request.sampling
+        messages = [model.without_volatile(message) for message in request.messages]
+        return msgspec.structs.replace(request, sampling=sampling, messages=messages)
+
+    async def _select(
+        self, request: ChatRequest, session: Session | None, model: Model, failed: list[BackendHandle]
+    ) -> BackendHandle:
+        candidates = self._others(model, session, failed)
+        info = session.info if session else None
+        handle: BackendHandle | None = await self._plugins.call_first(
+            "select_backend", request=request, session=info, backends=candidates
+        )
+        if handle is None:
+            handle = candidates[0]
+        if handle not in candidates:
+            raise PluginError(f"a select_backend hook chose {handle!r}, which is none of {candidates!r}")
+        _check_parameters(request, handle)
+        return handle
+
+    def _others(
+        self, model: Model, session: Session | None, failed: list[BackendHandle]
+    ) -> list[BackendHandle]:
+        pinned_url = session.info.base_url if session and session.info.model_name == model.name else None
+        return [handle for handle in model.candidates(pinned_url) if handle not in failed]
+
+    async def _turn(
+        self,
+        request: ChatRequest,
+        session: Session | None,
+        model: Model,
+        handle: BackendHandle,
+        completion: Completion,
+    ) -> Turn:
+        forest = _forest(session)
+        info = session.info if session else None
+        if isinstance(handle.backend, ChatBackend):
+            if request.prompt is not None:
+                raise BadRequest(f"model {model.name!r} answers chats only, no raw prompts", param="prompt")
+            conversation = place(request, forest, model=model.name, tokens=False)
+            readers = (
+                await readers_for(self._plugins, request, info, model) if handle.backend.raw_text else None
+            )
+            return ChatTurn(request, handle, completion, conversation=conversation, readers=readers)
+        prompt = await prepare(request, forest, model)
+        readers = await readers_for(self._plugins, request, info, model, prompt_tail=prompt.tail)
+        return TokenTurn(
+            request, handle, completion, prompt=prompt, renderer=model.tokenizing, readers=readers
+        )
+
+    async def _blame(self, error: Exception, handle: BackendHandle) -> ErrorInfo:
+        """Classify a backend's failure, and leave the backend out for a while where it is the one to blame."""
+        info = await self.classify(error, handle)
+        if info.status in UNHEALTHY_STATUSES and not isinstance(error, RequestError | PluginError):
+            handle.failed(info.message)
+            log.warning("backend %s of %s failed: %s", handle.name, handle.model, info.message)
+        return info
+
+    async def _record(self, session: Session | None, turn: Turn, *, aborted: bool = False) -> list[Node]:
+        """Store what the turn generated, then tell the plugins."""
+        entry = turn.entry(_forest(session), aborted=aborted)
+        if session is None or entry is None:
+            return []
+        nodes = await session.append(entry)
+        for node in nodes:
+            self.counts["nodes"] += 1
+            self.counts["untrainable"] += not node.trainable
+            self.counts["aborted"] += aborted
+            if not node.trainable and node.has_tokens:
+                log.warning(
+                    "session %s: node %s is untrainable: %s",
+                    session.info.uuid,
+                    node.id,
+                    node.output.untrainable_reason,
+                )
+            seen = view(node, tree=session.info.track_tree, decode=self._models[node.call.model].decode)
+            await self._plugins.notify("record_node", session=session.info, node=seen)
+        self.counts["drifted"] += turn.drifted
+        return nodes
+
+    async def _record_aborted(self, session: Session | None, turn: Turn) -> None:
+        await self._record(session, turn, aborted=True)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Finish work that must not be lost with the request it belongs to."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def pinned(sampling: Sampling, pins: Mapping[str, Any]) -> Sampling:
+    """The client's sampling parameters under a session's pins, which win."""
+    return msgspec.structs.replace(sampling, **sampling_from(pins)) if pins else sampling
+
+
+def _check_parameters(request: ChatRequest, handle: BackendHandle) -> None:
+    """Nothing that a client asked for is dropped in silence."""
+    takes = handle.backend.parameters
+    unknown = sorted(request.sampling.names() - takes) if takes is not None else []
+    if unknown:
+        raise BadRequest(
+            f"backend {handle.name} of model {handle.model!r} takes no parameter {unknown[0]!r}",
+            param=unknown[0],
+        )
+
+
+def _forest(session: Session | None) -> Forest:
+    return session.forest if session is not None else Forest()

@@ -1,0 +1,1 @@
+"""The record of a session: which call extends which, and what a trainer gets of it."""

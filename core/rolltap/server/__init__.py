@@ -1,0 +1,1 @@
+"""The HTTP server: everything between a socket and the pipeline."""

@@ -1,0 +1,87 @@
+"""The application: what it is made of, how it starts and how it ends."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+from aiohttp import web
+
+from rolltap.bases.stores import Store
+from rolltap.config import Config
+from rolltap.errors import ConfigError
+from rolltap.models import load_models
+from rolltap.pipeline import Pipeline
+from rolltap.plugins import Plugins
+from rolltap.replays import Replays
+from rolltap.server.errors import add_request_id, errors_as_json
+from rolltap.server.routes import add_routes
+from rolltap.server.state import CONFIG, CONVERTERS, MODELS, PIPELINE, PLUGINS, REPLAYS, SESSIONS
+from rolltap.sessions import Sessions
+
+ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | None
+
+
+def create_app(config: ConfigSource = None, *, plugins: Sequence[object] = ()) -> web.Application:
+    """The server as an aiohttp application.
+
+    `config` is a path, a dict, a `Config`, or None for the embedded model. `plugins` are objects or modules with
+    functions marked `@rolltap.hookimpl`; they are asked before all others. Raises `ConfigError`, here or when the
+    application starts: backends are created and started then.
+    """
+    settings = Config.load(config)
+    app = web.Application(
+        middlewares=[errors_as_json], client_max_size=int(settings.server.max_body_mb * 1024 * 1024)
+    )
+    app[CONFIG] = settings
+    app[PLUGINS] = Plugins.load(settings.plugins, plugins)
+    app[CONVERTERS] = {}
+    app[REPLAYS] = Replays()
+    app.on_response_prepare.append(add_request_id)
+    add_routes(app)
+    app[PLUGINS].call_all_sync("register_routes", app=app)
+    app.cleanup_ctx.append(_run)
+    return app
+
+
+async def _run(app: web.Application) -> AsyncIterator[None]:
+    """Everything that lives as long as the server listens."""
+    settings, plugins = app[CONFIG], app[PLUGINS]
+    async with AsyncExitStack() as stack:
+        store = await _store(settings, plugins)
+        await store.start()
+        stack.push_async_callback(store.close)
+        app[SESSIONS] = sessions = Sessions(
+            store, max_sessions=settings.server.max_sessions, ttl_s=settings.server.session_ttl_s
+        )
+        await sessions.restore()
+        app[MODELS] = models = await load_models(settings, plugins)
+        stack.push_async_callback(models.close)
+        app[PIPELINE] = pipeline = Pipeline(models, plugins)
+        stack.push_async_callback(pipeline.close)
+        await stack.enter_async_context(_background(sessions.sweep()))
+        yield
+
+
+@asynccontextmanager
+async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Do work for as long as the context lasts."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def _store(settings: Config, plugins: Plugins) -> Store:
+    store = await plugins.call_first(
+        "create_store", kind=settings.store.kind, options=dict(settings.store.options)
+    )
+    if not isinstance(store, Store):
+        raise ConfigError(
+            f"store.kind = {settings.store.kind!r}: no plugin creates such a store; `rolltap plugins` shows what is loaded"
+        )
+    return store

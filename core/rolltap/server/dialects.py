@@ -1,0 +1,237 @@
+"""The routes of wire formats: a body in, a plain reply or an event stream out."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+from aiohttp import ClientConnectionResetError, web
+
+from rolltap.bases.converters import MessageConverter, StreamEncoder
+from rolltap.errors import BadRequest, PluginError
+from rolltap.server.access import session_of
+from rolltap.server.errors import error_headers, error_info, json_response
+from rolltap.server.state import CONFIG, CONVERTERS, PIPELINE, PLUGINS, REPLAYS, REQUEST_ID
+from rolltap.sessions import Session
+from rolltap.types.chat import ChatRequest
+from rolltap.types.generation import ChatDelta, Completion
+
+log = logging.getLogger(__name__)
+
+ACCEPT_WITHIN_S = 1.0
+"""How long the first bytes wait for the backend to accept a streamed request: a refusal in this time is answered with
+its proper status, a later one inside the stream."""
+
+PING_AFTER_S = 15.0
+"""How long a stream may be silent before it is sent a ping, lest a proxy in between closes it."""
+
+
+def add_dialect(app: web.Application, dialect: str, path: str) -> None:
+    """Serve a wire format at `path`, such as "/v1/chat/completions", with and without a session in front of it.
+
+    `path` + "/render" answers with the prompt that the next call would send.
+    """
+    route = DialectRoute(dialect)
+    for prefix in ("", "/{sid}"):
+        app.router.add_post(prefix + path, route.answer)
+        app.router.add_post(f"{prefix}{path}/render", route.render)
+
+
+async def read_json(request: web.Request) -> dict[str, Any]:
+    """The body, a JSON object. Raises `BadRequest`."""
+    data = await request.read()
+    try:
+        body = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object", code="invalid_json")
+    return body
+
+
+class DialectRoute:
+    """Answers the requests of one dialect."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = dialect
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """A request for a completion."""
+        converter = await self._converter(request)
+        try:
+            chat = converter.decode(await read_json(request))
+            session = session_of(request)
+            completion = Completion(
+                id=f"{converter.id_prefix}{uuid.uuid4().hex}", model=chat.model, created=int(time.time())
+            )
+            async with asyncio.timeout(request.app[CONFIG].server.request_timeout_s):
+                return await self._reply(request, converter, chat, session, completion)
+        except Exception as error:  # noqa: BLE001 - the boundary at which errors become this dialect's answers
+            return await self._error(request, converter, error)
+
+    async def _reply(
+        self,
+        request: web.Request,
+        converter: MessageConverter,
+        chat: ChatRequest,
+        session: Session | None,
+        completion: Completion,
+    ) -> web.StreamResponse:
+        pipeline = request.app[PIPELINE]
+        try:
+            async with aclosing(await _deltas(request, chat, session, completion)) as deltas:
+                if chat.stream:
+                    response: web.StreamResponse = await _Stream(request, converter, chat, completion).send(
+                        deltas
+                    )
+                else:
+                    async for _ in deltas:
+                        pass
+                    response = json_response(converter.encode(chat, completion))
+        except (asyncio.CancelledError, ClientConnectionResetError):
+            pipeline.client_left(session, completion)
+            raise
+        pipeline.client_served(session, completion)
+        return response
+
+    async def render(self, request: web.Request) -> web.StreamResponse:
+        """What the next call would send; nothing is recorded."""
+        converter = await self._converter(request)
+        try:
+            chat = converter.decode(await read_json(request))
+            return json_response(await _rendered(request, chat, session_of(request)))
+        except Exception as error:  # noqa: BLE001 - as above
+            return await self._error(request, converter, error)
+
+    async def _converter(self, request: web.Request) -> MessageConverter:
+        known = request.app[CONVERTERS]
+        if self._dialect not in known:
+            found = await request.app[PLUGINS].call_first("message_converter", dialect=self._dialect)
+            if not isinstance(found, MessageConverter):
+                raise PluginError(
+                    f"no plugin converts the dialect {self._dialect!r}; `rolltap plugins` shows why"
+                )
+            known[self._dialect] = found
+        return known[self._dialect]
+
+    @staticmethod
+    async def _error(request: web.Request, converter: MessageConverter, error: Exception) -> web.Response:
+        info = await error_info(request, error)
+        reply = converter.error(info, request[REQUEST_ID])
+        return json_response(
+            reply.body, status=reply.status, headers={**error_headers(info), **reply.headers}
+        )
+
+
+async def _deltas(
+    request: web.Request, chat: ChatRequest, session: Session | None, completion: Completion
+) -> AsyncGenerator[ChatDelta, None]:
+    """A request's deltas. In a session, one that comes twice is answered by one rollout."""
+    pipeline = request.app[PIPELINE]
+    if session is None:
+        return pipeline.answer(chat, None, completion)
+    body = blake2b(await request.read(), digest_size=16).digest()
+    idempotency = request.headers.get("idempotency-key", "")
+    retries = request.headers.get("x-stainless-retry-count", "0")
+    return request.app[REPLAYS].answer(
+        (session.info.uuid, request.path, body, idempotency),
+        lambda original: pipeline.answer(chat, session, original),
+        completion,
+        retry=bool(idempotency) or (retries.isdecimal() and int(retries) > 0),
+    )
+
+
+async def _rendered(request: web.Request, chat: ChatRequest, session: Session | None) -> dict[str, Any]:
+    pipeline = request.app[PIPELINE]
+    prompt = await pipeline.render(chat, session)
+    conversation = prompt.conversation
+    return {
+        "prompt_text": pipeline.model_for(chat, session).decode(prompt.ids),
+        "token_ids": prompt.ids,
+        "num_tokens": len(prompt.ids),
+        "parent_id": conversation.parent.id if conversation.parent is not None else None,
+        "branch_reason": conversation.branch_reason(session.forest) if session is not None else None,
+    }
+
+
+class _Stream:
+    """One streamed reply."""
+
+    def __init__(
+        self, request: web.Request, converter: MessageConverter, chat: ChatRequest, completion: Completion
+    ) -> None:
+        self._request = request
+        self._completion = completion
+        self._chat = chat
+        self._converter = converter
+        self._response = web.StreamResponse(
+            headers={
+                "content-type": "text/event-stream; charset=utf-8",
+                "cache-control": "no-cache",
+                "x-accel-buffering": "no",
+            }
+        )
+        self._last_write = 0.0
+
+    async def send(self, deltas: AsyncGenerator[ChatDelta, None]) -> web.StreamResponse:
+        """Send every delta as it comes. Raises only before the first byte; later errors go into the stream."""
+        first = asyncio.ensure_future(anext(deltas, None))
+        try:
+            await asyncio.wait({first}, timeout=ACCEPT_WITHIN_S)
+            if first.done():
+                first.result()
+            await self._response.prepare(self._request)
+            encoder = self._converter.stream(self._chat, self._completion)
+            pings = asyncio.ensure_future(self._ping(encoder))
+            try:
+                await self._send_all(encoder, first, deltas)
+            finally:
+                pings.cancel()
+        finally:
+            if not first.done():
+                first.cancel()
+                with suppress(asyncio.CancelledError):
+                    await first
+        return self._response
+
+    async def _send_all(
+        self,
+        encoder: StreamEncoder,
+        first: "asyncio.Future[ChatDelta | None]",
+        deltas: AsyncGenerator[ChatDelta, None],
+    ) -> None:
+        try:
+            await self._write(encoder.start())
+            delta = await first
+            if delta is not None:
+                await self._write(encoder.delta(delta))
+            async for delta in deltas:
+                await self._write(encoder.delta(delta))
+            await self._write(encoder.finish(self._completion))
+            await self._response.write_eof()
+        except ClientConnectionResetError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the status is sent: the error goes into the stream
+            info = await error_info(self._request, error)
+            with suppress(ClientConnectionResetError):
+                await self._write(encoder.error(info))
+                await self._response.write_eof()
+
+    async def _write(self, frames: bytes) -> None:
+        if frames:
+            self._last_write = asyncio.get_running_loop().time()
+            await self._response.write(frames)
+
+    async def _ping(self, encoder: StreamEncoder) -> None:
+        """Break every long silence. Frames are written whole, so a ping never lands inside one."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(max(0.0, self._last_write + PING_AFTER_S - loop.time()))
+            if loop.time() - self._last_write >= PING_AFTER_S:
+                with suppress(ClientConnectionResetError):
+                    await self._write(encoder.ping())

@@ -1,0 +1,95 @@
+"""Exceptions as answers: in the caller's dialect where its route has one, else in rolltap's own words."""
+
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from rolltap.errors import ErrorInfo, RequestError
+from rolltap.server.state import CONFIG, PIPELINE, REQUEST_ID
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_HTTP_TYPES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+
+
+def new_request_id() -> str:
+    """An id for a request, sent back as `x-request-id`."""
+    return f"req_{uuid.uuid4().hex}"
+
+
+def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """A JSON answer."""
+    return web.Response(
+        body=orjson.dumps(body), status=status, headers=headers, content_type="application/json"
+    )
+
+
+async def error_info(request: web.Request, error: Exception) -> ErrorInfo:
+    """What an exception that ended a request means."""
+    if isinstance(error, RequestError):
+        return error.info
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        limit = request.app[CONFIG].server.max_body_mb
+        return ErrorInfo(
+            status=413,
+            message=f"the body is larger than this server takes: max_body_mb = {limit:g}",
+            type="invalid_request_error",
+            code="request_too_large",
+        )
+    if isinstance(error, web.HTTPException):
+        return ErrorInfo(
+            status=error.status,
+            message=_http_message(request, error),
+            type="invalid_request_error",
+            code=_HTTP_TYPES.get(error.status, error.reason.lower().replace(" ", "_")),
+        )
+    info = await request.app[PIPELINE].classify(error)
+    if info.status == 500:
+        log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return info
+
+
+def _http_message(request: web.Request, error: web.HTTPException) -> str:
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return f"{request.path} takes {', '.join(sorted(error.allowed_methods))}, not {request.method}"
+    if error.status == 404:
+        return f"there is nothing at {request.path}"
+    return error.text or error.reason
+
+
+def error_headers(info: ErrorInfo) -> dict[str, str]:
+    """What the headers of every dialect's errors say."""
+    headers = {}
+    if info.retry_after is not None:
+        headers["retry-after"] = f"{info.retry_after:g}"
+    if info.should_retry is not None:
+        headers["x-should-retry"] = "true" if info.should_retry else "false"
+    return headers
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give every request an id, and turn what no dialect has answered into a JSON error."""
+    request[REQUEST_ID] = new_request_id()
+    try:
+        return await handler(request)
+    except Exception as error:
+        if isinstance(error, web.HTTPException) and error.status < 400:
+            raise
+        info = await error_info(request, error)
+        body = {"message": info.message, "type": info.type, "code": info.code, "param": info.param}
+        headers = error_headers(info)
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            headers["allow"] = ", ".join(sorted(error.allowed_methods))
+        return json_response({"error": body}, status=info.status, headers=headers)
+
+
+async def add_request_id(request: web.Request, response: web.StreamResponse) -> None:
+    """Signal `on_response_prepare`: name the request in every answer."""
+    response.headers.setdefault("x-request-id", request.get(REQUEST_ID, ""))

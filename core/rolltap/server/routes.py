@@ -1,0 +1,153 @@
+"""The routes that belong to no wire format: health, models, sessions and their nodes."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import orjson
+from aiohttp import web
+
+from rolltap.errors import BadRequest
+from rolltap.record.views import RecordedNode, views
+from rolltap.server.access import require_key, session_of
+from rolltap.server.dialects import read_json
+from rolltap.server.errors import json_response
+from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SESSIONS
+from rolltap.sessions import Session, SessionRequest, new_info, sampling_from
+
+_OFF_LOOP_TOKENS = 20_000
+"""Nodes of more tokens than this are decoded and encoded in a thread."""
+
+
+def add_routes(app: web.Application) -> None:
+    """Add the core's own routes."""
+    app.router.add_get("/health", health)
+    app.router.add_get("/v1/models", models)
+    app.router.add_get("/{sid}/v1/models", models)
+    app.router.add_post("/sessions/create", create_session)
+    app.router.add_get("/sessions", list_sessions)
+    app.router.add_get("/{sid}/nodes", nodes)
+    app.router.add_delete("/{sid}", delete_session)
+    app.router.add_head("/", alive)
+    app.router.add_head("/{sid}", alive)
+
+
+async def alive(request: web.Request) -> web.Response:
+    """`HEAD /` and `HEAD /{sid}`: some clients look whether anybody is there before they ask."""
+    if "sid" in request.match_info:
+        session_of(request)
+    return web.Response()
+
+
+async def health(request: web.Request) -> web.Response:
+    """Whether the server is well, and what of it is not."""
+    app = request.app
+    backends = [
+        {
+            "model": model.name,
+            "name": handle.name,
+            "healthy": handle.healthy,
+            "in_flight": handle.in_flight,
+            "last_error": handle.last_error,
+        }
+        for model in app[MODELS]
+        for handle in model.backends
+    ]
+    return json_response(
+        {
+            "status": "ok",
+            "model": app[MODELS].default.name,
+            "sessions": len(app[SESSIONS]),
+            "backends": backends,
+            "record": {
+                name: app[PIPELINE].counts[name] for name in ("nodes", "untrainable", "drifted", "aborted")
+            },
+            "plugins_failed": {
+                record.name: record.error for record in app[PLUGINS].records if record.error is not None
+            },
+        }
+    )
+
+
+async def models(request: web.Request) -> web.Response:
+    """The configured models, as OpenAI lists them."""
+    session_of(request)
+    data = [
+        {"id": model.name, "object": "model", "created": 0, "owned_by": "rolltap"}
+        for model in request.app[MODELS]
+    ]
+    return json_response({"object": "list", "data": data})
+
+
+async def create_session(request: web.Request) -> web.Response:
+    """`POST /sessions/create`."""
+    require_key(request)
+    body = await read_json(request) if request.can_read_body else {}
+    try:
+        wanted = msgspec.convert(body, SessionRequest)
+    except msgspec.ValidationError as error:
+        raise BadRequest(str(error), param=str(error).rpartition("$.")[2].rstrip("`") or None) from None
+    model = request.app[MODELS][wanted.model or ""]
+    if wanted.base_url is not None:
+        model.candidates(wanted.base_url)
+    sampling_from(wanted.sampling)
+    tool_parser = wanted.tool_parser if wanted.tool_parser is not None else model.config.tool_parser
+    await _check_tool_parser(request, tool_parser)
+    info = new_info(wanted, model=model.name, tool_parser=tool_parser, base_url=wanted.base_url)
+    session = await request.app[SESSIONS].create(info)
+    return json_response(_described(session, "uuid", "model_name", "tool_parser", "base_url", "created_at"))
+
+
+async def _check_tool_parser(request: web.Request, name: str) -> None:
+    if not name:
+        return
+    found = await request.app[PLUGINS].call_first("tool_parser", name=name, tools=[], tokenizer=None)
+    if found is None:
+        raise BadRequest(
+            f"no plugin offers the tool parser {name!r}; `rolltap plugins` shows what is loaded",
+            param="tool_parser",
+        )
+
+
+def _described(session: Session, *names: str) -> dict[str, Any]:
+    return {name: getattr(session.info, name) for name in names}
+
+
+async def list_sessions(request: web.Request) -> web.Response:
+    """`GET /sessions`."""
+    require_key(request)
+    listed = [
+        {
+            **_described(session, "uuid", "model_name", "tool_parser", "base_url", "created_at"),
+            "last_accessed": session.last_accessed,
+            "num_nodes": len(session.forest) if session.info.track_tree else len(session.forest.leaves()),
+        }
+        for session in request.app[SESSIONS]
+    ]
+    return json_response({"sessions": listed})
+
+
+async def delete_session(request: web.Request) -> web.Response:
+    """`DELETE /{sid}`."""
+    uuid = request.match_info["sid"]
+    await request.app[SESSIONS].delete(uuid)
+    return json_response({"status": "deleted", "uuid": uuid})
+
+
+async def nodes(request: web.Request) -> web.Response:
+    """`GET /{sid}/nodes`: what the session has recorded; `?mask=all` shows every generated token unmasked."""
+    session = request.app[SESSIONS].get(request.match_info["sid"])
+    mask = request.query.get("mask", "owned")
+    if mask not in {"owned", "all"}:
+        raise BadRequest(f"mask={mask!r}: it is 'owned' (the default) or 'all'", param="mask")
+    decode = request.app[MODELS][session.info.model_name].decode
+    seen = views(session.forest, tree=session.info.track_tree, unmask=mask == "all", decode=decode)
+    if sum(node.num_tokens for node in seen) > _OFF_LOOP_TOKENS:
+        body = await asyncio.to_thread(_encoded, seen)
+    else:
+        body = _encoded(seen)
+    return web.Response(body=body, content_type="application/json")
+
+
+def _encoded(seen: list[RecordedNode]) -> bytes:
+    return orjson.dumps({"nodes": [node.to_dict() for node in seen]})

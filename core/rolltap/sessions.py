@@ -1,0 +1,182 @@
+"""Sessions: each one an append-only log, and the forest that is the fold of it."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from rolltap.bases.stores import Store
+from rolltap.errors import BadRequest, NotFound, Overloaded
+from rolltap.record.forest import Forest, Node
+from rolltap.types.chat import Sampling
+from rolltap.types.record import Delivery, DeliveryChanged, Entry, SessionCreated, SessionDeleted, SessionInfo
+
+log = logging.getLogger(__name__)
+
+
+class SessionRequest(Struct, forbid_unknown_fields=True):
+    """The body of `POST /sessions/create`."""
+
+    tool_parser: str | None = None
+    track_tree: bool = False
+    base_url: str | None = None
+    model: str | None = None
+    sampling: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class Session:
+    """A session at run time."""
+
+    def __init__(self, info: SessionInfo, store: Store) -> None:
+        self.info = info
+        self.forest = Forest()
+        self.last_accessed = time.time()
+        self.deleted = False
+        self._store = store
+        self._commit = asyncio.Lock()
+
+    async def append(self, entry: Entry) -> list[Node]:
+        """Keep an entry, then take it into the forest; return the nodes it added.
+
+        Entries are folded in the order of the log. An entry for a session that was deleted meanwhile is dropped.
+        """
+        async with self._commit:
+            if self.deleted:
+                log.info(
+                    "session %s was deleted while a call was in flight; its record is dropped", self.info.uuid
+                )
+                return []
+            await self._store.append(self.info.uuid, entry)
+            return self.forest.apply(entry)
+
+    async def deliver(self, node_ids: list[str], delivery: Delivery) -> None:
+        """Note whether a client has got these nodes' completion."""
+        await self.append(DeliveryChanged(node_ids, delivery))
+
+    def is_aborted(self, node_ids: Sequence[str]) -> bool:
+        """Whether the client of these nodes' call had left."""
+        return any(self.forest[node_id].output.delivery == "aborted" for node_id in node_ids)
+
+    async def delete(self) -> None:
+        """End the session and forget its log."""
+        async with self._commit:
+            self.deleted = True
+            await self._store.append(self.info.uuid, SessionDeleted())
+            await self._store.delete(self.info.uuid)
+
+
+class Sessions:
+    """All sessions of the server."""
+
+    def __init__(self, store: Store, *, max_sessions: int, ttl_s: float) -> None:
+        self._store = store
+        self._max_sessions = max_sessions
+        self._ttl_s = ttl_s
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    def __contains__(self, uuid: str) -> bool:
+        return uuid in self._sessions
+
+    def get(self, uuid: str) -> Session:
+        """The session, now accessed. Raises `NotFound`."""
+        session = self._sessions.get(uuid)
+        if session is None:
+            raise NotFound(
+                f"session {uuid!r} is unknown here: never created, deleted or expired; POST /sessions/create makes one",
+                code="session_not_found",
+            )
+        session.last_accessed = time.time()
+        return session
+
+    async def create(self, info: SessionInfo) -> Session:
+        """A new session with these settings. Raises `Overloaded` past `max_sessions`."""
+        if len(self._sessions) >= self._max_sessions:
+            raise Overloaded(
+                f"this server keeps at most {self._max_sessions} sessions (server.max_sessions); delete some",
+                retry_after=60,
+            )
+        session = Session(info, self._store)
+        self._sessions[info.uuid] = session
+        try:
+            await session.append(SessionCreated(info))
+        except BaseException:
+            del self._sessions[info.uuid]
+            raise
+        return session
+
+    async def delete(self, uuid: str) -> None:
+        """Delete the session and its log. Raises `NotFound`."""
+        session = self.get(uuid)
+        del self._sessions[uuid]
+        await session.delete()
+
+    async def restore(self) -> None:
+        """Take up the sessions that the store has kept."""
+        for name in await self._store.sessions():
+            entries = [entry for _, entry in await self._store.read(name)]
+            session = _fold(entries, self._store)
+            if session is not None:
+                self._sessions[name] = session
+
+    async def expire(self) -> None:
+        """Delete the sessions that nobody has accessed for `session_ttl_s` seconds."""
+        oldest = time.time() - self._ttl_s
+        for session in [session for session in self if session.last_accessed < oldest]:
+            log.info("session %s expired", session.info.uuid)
+            await self.delete(session.info.uuid)
+
+    async def sweep(self) -> None:
+        """Expire sessions for as long as the server runs."""
+        while True:
+            await asyncio.sleep(max(1.0, min(60.0, self._ttl_s / 10)))
+            await self.expire()
+
+
+def _fold(entries: Sequence[Entry], store: Store) -> Session | None:
+    """The session that a log tells of; None where it was deleted."""
+    match entries:
+        case [SessionCreated(info=info), *rest] if not any(
+            isinstance(entry, SessionDeleted) for entry in rest
+        ):
+            session = Session(info, store)
+            for entry in rest:
+                session.forest.apply(entry)
+            return session
+    return None
+
+
+def sampling_from(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling parameters by name, of the right types. Raises `BadRequest` that names a wrong one."""
+    try:
+        typed = msgspec.convert(values, Sampling)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"sampling: {error}", param="sampling") from None
+    known = {name: getattr(typed, name) for name in values if name in Sampling.__struct_fields__}
+    extra = {name: value for name, value in values.items() if name not in known}
+    return known | ({"extra": extra} if extra else {})
+
+
+def new_info(wanted: SessionRequest, *, model: str, tool_parser: str, base_url: str | None) -> SessionInfo:
+    """A new session's settings, under an id of its own."""
+    return SessionInfo(
+        uuid=str(uuid.uuid4()),
+        model_name=model,
+        tool_parser=tool_parser,
+        base_url=base_url,
+        track_tree=wanted.track_tree,
+        sampling=wanted.sampling,
+        metadata=wanted.metadata,
+        created_at=time.time(),
+    )

@@ -1,0 +1,119 @@
+"""A request at a chat backend."""
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from rolltap.bases.backends import BackendHandle, ChatBackend
+from rolltap.errors import UpstreamError
+from rolltap.reading import OutputReader
+from rolltap.record.forest import Forest
+from rolltap.turns.base import Turn, each, named
+from rolltap.turns.choices import new_call_id
+from rolltap.turns.collecting import as_message, transcript
+from rolltap.turns.prompts import Conversation
+from rolltap.turns.readers import Readers
+from rolltap.types.chat import ChatRequest, ToolCall
+from rolltap.types.generation import ChatDelta, Completion, ToolCallDelta
+from rolltap.types.record import NodesRecorded, Output, Prompt
+
+TEXT_ONLY = "a text-only backend gives no token ids"
+
+
+class ChatTurn(Turn):
+    """A request at a chat backend: recorded as text."""
+
+    def __init__(
+        self,
+        request: ChatRequest,
+        handle: BackendHandle,
+        completion: Completion,
+        *,
+        conversation: Conversation,
+        readers: Readers | None,
+    ) -> None:
+        super().__init__(request, handle, completion)
+        self._conversation = conversation
+        self._readers = readers
+        self._called: dict[int, int] = {}
+
+    async def deltas(self) -> AsyncGenerator[ChatDelta, None]:
+        """Ask the backend; yield its deltas, each whole tool call as a fragment of its own."""
+        backend = self.handle.backend
+        assert isinstance(backend, ChatBackend)  # noqa: S101 - the pipeline chose the turn by it
+        ends: dict[int, ChatDelta] = {}
+        async with aclosing(each(backend.chat(self.request))) as stream:
+            async for came in stream:
+                for delta in self._read(came):
+                    self._collector.add(delta)
+                    if delta.finish_reason is not None:
+                        ends[delta.index] = ChatDelta(
+                            index=delta.index,
+                            finish_reason=delta.finish_reason,
+                            stop_sequence=delta.stop_sequence,
+                        )
+                        delta.finish_reason = delta.stop_sequence = None
+                    yield delta
+        if not ends:
+            raise UpstreamError("the backend's answer ended without a finish reason")
+        self._ends = [ends[index] for index in sorted(ends)]
+        self._collector.collect()
+
+    def _read(self, delta: ChatDelta) -> list[ChatDelta]:
+        delta.tool_calls = [self._fragment(delta.index, call) for call in delta.tool_calls]
+        if self._readers is None:
+            return [delta]
+        if not 0 <= delta.index < len(self._readers.choices):
+            raise UpstreamError(
+                f"the backend answered with choice {delta.index} of {len(self._readers.choices)}"
+            )
+        return self._read_raw(delta, self._readers.choices[delta.index])
+
+    def _fragment(self, choice: int, call: ToolCall | ToolCallDelta) -> ToolCallDelta:
+        if isinstance(call, ToolCall):
+            call = ToolCallDelta(
+                index=self._called.get(choice, 0), id=call.id, name=call.name, arguments=call.arguments
+            )
+        first = call.index >= self._called.get(choice, 0)
+        if first:
+            self._called[choice] = call.index + 1
+            call.id = call.id or new_call_id()
+        return call
+
+    def _read_raw(self, delta: ChatDelta, reader: OutputReader) -> list[ChatDelta]:
+        """The deltas of a backend whose text still holds the model's own markup."""
+        pieces = [*reader.feed(delta.text)] if delta.text else []
+        if delta.finish_reason is not None:
+            pieces += reader.finish()
+        deltas = []
+        for piece in pieces:
+            if isinstance(piece, str):
+                deltas.append(ChatDelta(index=delta.index, text=piece))
+            elif isinstance(piece, ToolCall):
+                deltas.append(ChatDelta(index=delta.index, tool_calls=[self._fragment(delta.index, piece)]))
+            else:
+                deltas.append(ChatDelta(index=delta.index, reasoning=piece.text))
+        if delta.finish_reason == "stop" and self._called.get(delta.index):
+            delta.finish_reason = "tool_calls"
+        delta.text = ""
+        return [*deltas, delta]
+
+    def entry(self, forest: Forest, *, aborted: bool = False) -> NodesRecorded | None:
+        """The conversation as text; never trainable."""
+        conversation = self._conversation
+        outputs = []
+        for choice in self._collector.collect().choices:
+            output = Output(
+                node_id=str(uuid.uuid4()),
+                text=transcript([as_message(choice)]),
+                finish_reason="abort" if aborted else choice.finish_reason,
+                untrainable_reason=TEXT_ONLY,
+                delivery="aborted" if aborted else "delivered",
+            )
+            outputs.append(named(output, choice, conversation))
+        if not outputs:
+            return None
+        new = self.request.messages[conversation.kept :]
+        raw = self.request.prompt if isinstance(self.request.prompt, str) else ""
+        prompt = Prompt(text=raw or transcript(new), messages=conversation.new)
+        return self._recorded(conversation, prompt, outputs, forest)

@@ -1,0 +1,202 @@
+"""One choice of a token backend's answer: from token deltas to chat deltas, and to what is recorded."""
+
+import math
+import secrets
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rolltap.bases.parsing import Reasoning
+from rolltap.reading import OutputReader
+from rolltap.rendering import Renderer, StopStrings
+from rolltap.types.chat import Sampling, ToolCall
+from rolltap.types.generation import ChatDelta, FinishReason, TokenDelta, TokenLogprob, ToolCallDelta
+from rolltap.types.record import Output, pack_ids, pack_logprobs
+
+
+def new_call_id() -> str:
+    """An id for a tool call, unique wherever it goes."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+class TokenChoice:
+    """Reads one choice. Feed it the choice's token deltas; `finished` says when it has ended."""
+
+    def __init__(
+        self, index: int, renderer: Renderer, sampling: Sampling, reader: OutputReader, *, show_special: bool
+    ) -> None:
+        self.index = index
+        self.finished = False
+        self._renderer = renderer
+        self._top_logprobs = sampling.top_logprobs
+        self._detokenizer = renderer.detokenizer(skip_special_tokens=not show_special)
+        self._stop = StopStrings(sampling.stop) if sampling.stop else None
+        self._reader = reader
+        self._calls = 0
+        self._ids = array("i")
+        self._logprobs: array[float] | None = array("d")
+        self._finish_reason: FinishReason | None = None
+        self._stop_reason: int | str | None = None
+        self._echo: str | None = None
+        self._extras: dict[str, Any] = {}
+
+    def feed(self, delta: TokenDelta) -> list[ChatDelta]:
+        """The chat deltas that are certain after these tokens. What comes after the end is ignored."""
+        if self.finished:
+            return []
+        self._note(delta)
+        text, taken = self._text(delta)
+        self._keep(delta, taken)
+        deltas = self._read(self._reader.feed(text)) if text else []
+        if self._top_logprobs is not None and delta.logprobs is not None:
+            logprobs = self._client_logprobs(delta, taken)
+            if deltas:
+                deltas[0].logprobs = logprobs
+            elif logprobs:
+                deltas.append(ChatDelta(index=self.index, logprobs=logprobs))
+        if self._finish_reason is not None:
+            deltas += self._finish()
+        return deltas
+
+    def end(self) -> ChatDelta:
+        """The choice's last delta, with its finish reason; to be sent once the record is stored."""
+        reason = self._finish_reason
+        if self._calls and reason == "stop":
+            reason = "tool_calls"
+        stop = self._stop_reason if isinstance(self._stop_reason, str) else None
+        return ChatDelta(index=self.index, finish_reason=reason, stop_sequence=stop)
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the model produced."""
+        return len(self._ids)
+
+    def output(self, node_id: str, *, text: str | None) -> Output:
+        """What is recorded of this choice; its message and key are the caller's to add."""
+        return Output(
+            node_id=node_id,
+            ids=pack_ids(self._ids),
+            logprobs=pack_logprobs(self._logprobs) if self._logprobs is not None else None,
+            text=text,
+            finish_reason=self.end().finish_reason,
+            stop_reason=self._stop_reason,
+            untrainable_reason=self._untrainable_reason(),
+            **self._extras,
+        )
+
+    def check_echo(self, sent: Sequence[int], echoed: Sequence[int]) -> None:
+        """Compare the prompt that the engine saw with the one it was sent."""
+        if list(sent) == list(echoed):
+            return
+        at = next((i for i, pair in enumerate(zip(sent, echoed, strict=False)) if pair[0] != pair[1]), None)
+        self._echo = (
+            f"the engine saw another prompt than it was sent: id {echoed[at]} in place of {sent[at]} at {at}"
+            if at is not None
+            else f"the engine saw a prompt of {len(echoed)} ids and was sent {len(sent)}"
+        )
+
+    @property
+    def drifted(self) -> bool:
+        """Whether the engine's echo differed from what it was sent."""
+        return self._echo is not None
+
+    def _note(self, delta: TokenDelta) -> None:
+        for name in ("logprobs_mode", "weight_versions", "routed_experts", "sampling_mask"):
+            value = getattr(delta, name)
+            if value is not None:
+                self._extras[name] = value
+        if delta.finish_reason is not None:
+            self._finish_reason, self._stop_reason = delta.finish_reason, delta.stop_reason
+
+    def _text(self, delta: TokenDelta) -> tuple[str, int]:
+        """The text of a delta's tokens, and how many of them count: those after a stop string don't."""
+        if self._stop is None:
+            return self._detokenizer.feed(delta.token_ids), len(delta.token_ids)
+        text = ""
+        for taken, token in enumerate(delta.token_ids, 1):
+            piece, matched = self._stop.feed(self._detokenizer.feed([token]))
+            text += piece
+            if matched is not None:
+                self._finish_reason, self._stop_reason = "stop", matched
+                return text, taken
+        return text, len(delta.token_ids)
+
+    def _keep(self, delta: TokenDelta, taken: int) -> None:
+        self._ids.extend(delta.token_ids[:taken])
+        if delta.logprobs is None or len(delta.logprobs) != len(delta.token_ids):
+            if delta.token_ids:
+                self._logprobs = None
+        elif self._logprobs is not None:
+            self._logprobs.extend(delta.logprobs[:taken])
+
+    def _read(self, pieces: Sequence[str | Reasoning | ToolCall]) -> list[ChatDelta]:
+        deltas = []
+        for piece in pieces:
+            match piece:
+                case str():
+                    deltas.append(ChatDelta(index=self.index, text=piece))
+                case Reasoning():
+                    deltas.append(ChatDelta(index=self.index, reasoning=piece.text))
+                case ToolCall():
+                    call = ToolCallDelta(
+                        index=self._calls,
+                        id=piece.id or new_call_id(),
+                        name=piece.name,
+                        arguments=piece.arguments,
+                    )
+                    self._calls += 1
+                    deltas.append(ChatDelta(index=self.index, tool_calls=[call]))
+        return deltas
+
+    def _finish(self) -> list[ChatDelta]:
+        self.finished = True
+        text = self._detokenizer.finish()
+        if self._stop is not None and not isinstance(self._stop_reason, str):
+            text, matched = self._stop.feed(text)
+            if matched is None:
+                text += self._stop.finish()
+            else:
+                self._finish_reason, self._stop_reason = "stop", matched
+        elif self._stop is not None:
+            text = ""
+        return self._read([*(self._reader.feed(text) if text else ()), *self._reader.finish()])
+
+    def _untrainable_reason(self) -> str | None:
+        if self._echo is not None:
+            return self._echo
+        if not self._ids:
+            return "the engine returned no token ids"
+        if self._logprobs is None:
+            return "the engine did not return one logprob for each token"
+        for at, logprob in enumerate(self._logprobs):
+            if not math.isfinite(logprob):
+                return f"the logprob of generated token {at} is {logprob}"
+        return None
+
+    def _client_logprobs(self, delta: TokenDelta, taken: int) -> list[TokenLogprob]:
+        tops = delta.top_logprobs or [{}] * taken
+        values = zip(delta.token_ids[:taken], delta.logprobs or (), tops, strict=False)
+        return [
+            _token_logprob(
+                token,
+                logprob,
+                self._renderer.decode,
+                [(other, value) for other, value in sorted(top.items(), key=lambda item: -item[1])][
+                    : self._top_logprobs
+                ],
+            )
+            for token, logprob, top in values
+        ]
+
+
+def _token_logprob(
+    token: int, logprob: float, decode: Callable[[list[int]], str], top: Sequence[tuple[int, float]] = ()
+) -> TokenLogprob:
+    text = decode([token])
+    return TokenLogprob(
+        token=text,
+        logprob=logprob,
+        id=token,
+        bytes=list(text.encode("utf-8", "replace")),
+        top=[_token_logprob(other, value, decode) for other, value in top],
+    )
