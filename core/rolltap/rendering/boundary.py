@@ -1,7 +1,6 @@
 """Where an assistant's turn ends in a template, and what of that a recorded sequence already has."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from msgspec import Struct
 
@@ -9,6 +8,7 @@ from rolltap.errors import BadRequest
 from rolltap.rendering.codec import Codec
 from rolltap.rendering.forms import MARK, PROBE_TOOLS
 from rolltap.rendering.messages import MessageForm, as_dict
+from rolltap.rendering.standin import last_assistant
 from rolltap.rendering.template import ChatTemplate
 from rolltap.types.chat import Message, ToolCall
 
@@ -42,15 +42,6 @@ class Seam(Struct, frozen=True, kw_only=True):
     """Where the boundary's token ends; equal to `start` where there is none."""
 
 
-def assistant_dict(form: MessageForm, like: Message) -> dict[str, Any]:
-    """An assistant's message as short as may be and of the same kind, with MARK in the last words of it."""
-    if not (like.tool_calls and form.shows_calls):
-        return as_dict(Message(role="assistant", content=MARK), form)
-    calls = [ToolCall(name=call.name, id=call.id) for call in like.tool_calls]
-    calls[-1].arguments = f'{{"a": "{MARK}"}}'
-    return as_dict(Message(role="assistant", content=MARK if like.text else None, tool_calls=calls), form)
-
-
 def after_mark(text: str) -> str | None:
     """What follows the last MARK; None where the template does not show it."""
     _, found, tail = text.rpartition(MARK)
@@ -74,7 +65,7 @@ class BoundaryFinder:
         """
         call = ToolCall(name="probe", id="call00001")
         like = Message(role="assistant", tool_calls=[call] if calls else [])
-        messages = [{"role": "user", "content": "Hello"}, assistant_dict(self._form, like)]
+        messages = [{"role": "user", "content": "Hello"}, last_assistant(like, self._form)]
         if next_role:
             following = Message(role=next_role, content=NEXT_MARK)  # type: ignore[arg-type]
             if next_role == "tool":

@@ -13,6 +13,8 @@ from rolltap.types.chat import Message, ToolCall
 
 _ID_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SHORT_ID = 9
+SYSTEM_ROLES = frozenset({"system", "developer"})
+"""Roles whose text comes from whoever built the agent."""
 
 
 class MessageForm(Struct, frozen=True, kw_only=True):
@@ -53,31 +55,34 @@ def place_systems(messages: Sequence[Message], form: MessageForm) -> list[Messag
     their text as part of the user message beside them. Nothing moves over an assistant message, so a conversation
     may be split behind one and its parts placed one by one.
     """
-    roles = {"system"} if form.developer else {"system", "developer"}
-    if form.systems == "anywhere" or not any(message.role in roles for message in messages):
+    leading = next((i for i, one in enumerate(messages) if one.role not in SYSTEM_ROLES), len(messages))
+    fitting = min(leading, 1) if form.systems == "first" else 0
+    if form.systems == "anywhere" or not any(one.role in SYSTEM_ROLES for one in messages[fitting:]):
         return list(messages)
     placed: list[Message] = []
+    if fitting:
+        placed.append(_with_texts(messages[0], [one.text for one in messages[:leading]]))
     waiting: list[str] = []
-    for index, message in enumerate(messages):
-        leading = form.systems == "first" and all(earlier.role in roles for earlier in messages[:index])
-        before = placed[-1] if placed else None
-        if message.role in roles and leading and before is None:
-            placed.append(message)
-        elif message.role in roles and before is not None and (leading or before.role == "user"):
-            placed[-1] = msgspec.structs.replace(before, content=f"{before.text}\n\n{message.text}")
-        elif message.role in roles:
+    for message in messages[leading if fitting else 0 :]:
+        if message.role in SYSTEM_ROLES and placed and placed[-1].role == "user":
+            placed[-1] = _with_texts(placed[-1], [placed[-1].text, message.text])
+        elif message.role in SYSTEM_ROLES:
             waiting.append(message.text)
         elif message.role == "user" and waiting:
-            placed.append(msgspec.structs.replace(message, content="\n\n".join([*waiting, message.text])))
+            placed.append(_with_texts(message, [*waiting, message.text]))
+            waiting.clear()
+        elif message.role == "assistant" and waiting:
+            placed += [Message(role="user", content="\n\n".join(waiting)), message]
             waiting.clear()
         else:
-            if waiting and message.role == "assistant":
-                placed.append(Message(role="user", content="\n\n".join(waiting)))
-                waiting.clear()
             placed.append(message)
     if waiting:
         placed.append(Message(role="user", content="\n\n".join(waiting)))
     return placed
+
+
+def _with_texts(message: Message, texts: Sequence[str]) -> Message:
+    return msgspec.structs.replace(message, content="\n\n".join(texts))
 
 
 def as_dict(message: Message, form: MessageForm) -> dict[str, Any]:

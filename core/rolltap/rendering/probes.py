@@ -22,6 +22,7 @@ class Finding(Struct, frozen=True):
     detail: str
 
 
+_SYSTEM = Message(role="system", content="Be brief.")
 _USER = Message(role="user", content="Is it raining?")
 _NEXT = Message(role="user", content="And tomorrow?")
 _ANSWER = Message(role="assistant", content="It is not.")
@@ -37,9 +38,9 @@ def probe(renderer: "Renderer") -> list[Finding]:
         return [Finding("chat template", False, renderer.template.refusal)]
     return [
         _boundary(renderer),
-        _append_only(renderer, "append-only, plain", [_USER, _ANSWER], _NEXT),
-        _append_only(renderer, "append-only, tools", [_USER, _CALLING], _RESULT),
-        _append_only(renderer, "append-only, thinking", [_USER, _THINKING], _NEXT),
+        _append_only(renderer, "append-only, plain", [_SYSTEM, _USER, _ANSWER], _NEXT),
+        _append_only(renderer, "append-only, tools", [_SYSTEM, _USER, _CALLING], _RESULT),
+        _append_only(renderer, "append-only, thinking", [_SYSTEM, _USER, _THINKING], _NEXT),
         _suffix(renderer),
         _bos(renderer),
         _generation_prompt(renderer),
@@ -79,34 +80,30 @@ def _boundary(renderer: "Renderer") -> Finding:
 
 def _append_only(renderer: "Renderer", name: str, old: list[Message], new: Message) -> Finding:
     tools = any(message.tool_calls for message in old)
-    before, after = _text(renderer, old[:1], tools=tools), _text(renderer, [*old, new], tools=tools)
+    before, after = _text(renderer, old[:-1], tools=tools), _text(renderer, [*old, new], tools=tools)
     if before is None or after is None:
         return Finding(name, True, "the template does not take such a conversation")
+    words = old[-1].reasoning
+    if words and words not in (_text(renderer, old, prompt=False) or ""):
+        return Finding(name, True, "the template knows no thinking")
     # With its opening of the answer, the first prompt must be the beginning of the second.
-    if not after.startswith(before):
-        return Finding(
-            name,
-            False,
-            'the template renders earlier turns differently once later ones follow. With history = "recorded" '
-            "the tokens that the model produced stand, so prompts differ from the engine's own chat endpoint",
-        )
-    words = old[1].reasoning
-    if words and words not in after:
-        return Finding(
-            name,
-            False,
-            'the template leaves out the thinking of earlier turns. With history = "recorded" it stands, so '
-            "prompts differ from the engine's own chat endpoint",
-        )
-    return Finding(name, True, "yes")
+    if after.startswith(before) and (not words or words in after):
+        return Finding(name, True, "yes")
+    return Finding(
+        name,
+        False,
+        'the template renders earlier turns differently once later ones follow: with history = "recorded" what the '
+        "model produced stands, so prompts differ from those of the engine's own chat endpoint",
+    )
 
 
 def _suffix(renderer: "Renderer") -> Finding:
-    if renderer.needs_roles:
-        return Finding(
-            "new turns", True, "rendered behind the roles of all earlier ones, which the template looks at"
-        )
-    return Finding("new turns", True, "rendered on their own")
+    details = {
+        "last_turn": "rendered on their own",
+        "with_a_call": "rendered on their own; the template remembers whether there was a call before",
+        "all_roles": "rendered behind the roles of all earlier ones, which the template looks at: slow when long",
+    }
+    return Finding("new turns", True, details[renderer.stand_in])
 
 
 def _bos(renderer: "Renderer") -> Finding:

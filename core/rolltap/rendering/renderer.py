@@ -62,9 +62,9 @@ class Renderer:
         return self.boundary.ids
 
     @property
-    def needs_roles(self) -> bool:
-        """Whether rendering a suffix takes the roles of all earlier messages, and not only of the last ones."""
-        return self._suffixes is not None and self._suffixes.needs_roles
+    def stand_in(self) -> str:
+        """What of the old messages a suffix is rendered behind: the name of one of the stand-ins."""
+        return "" if self._suffixes is None else self._suffixes.stand_in.__name__
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Token ids of a text; special tokens that it spells are recognised.
