@@ -1,0 +1,47 @@
+"""The dialect "anthropic.messages"."""
+
+from typing import Any
+
+from aiohttp import web
+
+import rolltap
+from rolltap import ChatRequest, Completion, ErrorInfo, ErrorReply, MessageConverter, StreamEncoder, hookimpl
+from rolltap_plugins.anthropic_messages.replies import MessageStream, error_reply, message
+from rolltap_plugins.anthropic_messages.requests import decode
+
+DIALECT = "anthropic.messages"
+
+
+class AnthropicConverter(MessageConverter):
+    """Messages in and out."""
+
+    dialect = DIALECT
+    id_prefix = "msg_"
+
+    def decode(self, body: dict[str, Any]) -> ChatRequest:
+        """See `MessageConverter.decode`. A parameter without a name here goes to the backend in `extra`."""
+        return decode(body)
+
+    def encode(self, request: ChatRequest, completion: Completion) -> dict[str, Any]:
+        """See `MessageConverter.encode`."""
+        return message(request, completion)
+
+    def stream(self, request: ChatRequest, completion: Completion) -> StreamEncoder:
+        """See `MessageConverter.stream`."""
+        return MessageStream(request, completion)
+
+    def error(self, info: ErrorInfo, request_id: str) -> ErrorReply:
+        """See `MessageConverter.error`."""
+        return error_reply(info, request_id)
+
+
+@hookimpl
+def message_converter(dialect: str) -> MessageConverter | None:
+    """The converter for "anthropic.messages"."""
+    return AnthropicConverter() if dialect == DIALECT else None
+
+
+@hookimpl
+def register_routes(app: web.Application) -> None:
+    """POST /v1/messages."""
+    rolltap.add_dialect(app, DIALECT, "/v1/messages")

@@ -1,0 +1,219 @@
+"""Replies of the Messages API, plain and streamed, and its errors."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import orjson
+
+from rolltap import ChatDelta, ChatRequest, Choice, Completion, ErrorInfo, ErrorReply, StreamEncoder, ToolCall
+from rolltap_plugins.wire import event_frame, retry_headers
+
+SIGNATURE = "cm9sbHRhcA=="
+"""What stands where Anthropic signs its thinking: clients send it back unread."""
+
+_TOO_LONG = "prompt is too long"
+"""The words by which clients know that they must shorten the conversation."""
+
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_STATUSES = {422: 400, 503: 529}
+"""Where Anthropic has another status for the same thing."""
+
+
+def message(request: ChatRequest, completion: Completion) -> dict[str, Any]:
+    """The body of a plain reply; one without any choice is an empty turn."""
+    choice = completion.choices[0] if completion.choices else Choice()
+    content: list[dict[str, Any]] = []
+    if choice.reasoning and _shows_thinking(request):
+        content.append({"type": "thinking", "thinking": choice.reasoning, "signature": SIGNATURE})
+    if choice.text:
+        content.append({"type": "text", "text": choice.text})
+    content += [block for block, _ in _call_blocks(choice)]
+    stop_reason, stop_sequence = _stop(request, choice)
+    return {
+        **_envelope(completion),
+        "content": content,
+        "stop_reason": stop_reason,
+        "stop_sequence": stop_sequence,
+        "usage": {"input_tokens": 0} | _usage(completion),
+    }
+
+
+class MessageStream(StreamEncoder):
+    """A streamed reply: one block is open at a time.
+
+    Calls are sent whole, by `finish`: their fragments may come interleaved, which blocks must not be, and none is
+    of use to a client before the message ends.
+    """
+
+    def __init__(self, request: ChatRequest, completion: Completion) -> None:
+        self._request = request
+        self._completion = completion
+        self._shows_thinking = _shows_thinking(request)
+        self._open: Literal["text", "thinking"] | None = None
+        self._index = -1
+
+    def start(self) -> bytes:
+        """`message_start`; how many tokens went in is not known yet."""
+        begun = {
+            **_envelope(self._completion),
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": 0, "output_tokens": 0},
+        }
+        return event_frame({"type": "message_start", "message": begun})
+
+    def delta(self, delta: ChatDelta) -> bytes:
+        """The thinking and the text; a message has one choice, whatever a session's `n` is."""
+        if delta.index:
+            return b""
+        frames = b""
+        if delta.reasoning and self._shows_thinking:
+            frames += self._into("thinking") + self._delta("thinking_delta", "thinking", delta.reasoning)
+        if delta.text:
+            frames += self._into("text") + self._delta("text_delta", "text", delta.text)
+        return frames
+
+    def finish(self, completion: Completion) -> bytes:
+        """The calls, why it ended, and the usage."""
+        choice = completion.choices[0] if completion.choices else Choice()
+        frames = [self._close()]
+        for block, text in _call_blocks(choice):
+            if block["type"] == "tool_use":
+                frames.append(self._start({**block, "input": {}}))
+                if block["input"]:
+                    frames.append(self._delta("input_json_delta", "partial_json", text))
+            else:
+                frames += [self._start({**block, "text": ""}), self._delta("text_delta", "text", text)]
+            frames.append(self._stop())
+        stop_reason, stop_sequence = _stop(self._request, choice)
+        delta = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
+        frames.append(event_frame({"type": "message_delta", "delta": delta, "usage": _usage(completion)}))
+        frames.append(event_frame({"type": "message_stop"}))
+        return b"".join(frames)
+
+    def error(self, info: ErrorInfo) -> bytes:
+        """The error, after which nothing comes."""
+        return event_frame({"type": "error", "error": _error(info)})
+
+    def ping(self) -> bytes:
+        """An event that clients pass over."""
+        return event_frame({"type": "ping"})
+
+    def _into(self, kind: Literal["text", "thinking"]) -> bytes:
+        """Have a block of this kind open."""
+        if self._open == kind:
+            return b""
+        frames = self._close()
+        self._open = kind
+        block = {"type": "text", "text": ""}
+        if kind == "thinking":
+            block = {"type": "thinking", "thinking": "", "signature": ""}
+        return frames + self._start(block)
+
+    def _close(self) -> bytes:
+        if self._open is None:
+            return b""
+        signed = self._delta("signature_delta", "signature", SIGNATURE) if self._open == "thinking" else b""
+        self._open = None
+        return signed + self._stop()
+
+    def _start(self, block: dict[str, Any]) -> bytes:
+        self._index += 1
+        return event_frame({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _delta(self, kind: str, key: str, value: str) -> bytes:
+        delta = {"type": kind, key: value}
+        return event_frame({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+    def _stop(self) -> bytes:
+        return event_frame({"type": "content_block_stop", "index": self._index})
+
+
+def error_reply(info: ErrorInfo, request_id: str) -> ErrorReply:
+    """An error before the first byte of a reply."""
+    return ErrorReply(
+        status=_STATUSES.get(info.status, info.status),
+        body={"type": "error", "error": _error(info), "request_id": request_id},
+        headers={"request-id": request_id, "x-request-id": request_id, **retry_headers(info)},
+    )
+
+
+def _error(info: ErrorInfo) -> dict[str, str]:
+    kind = _ERROR_TYPES.get(info.status, "invalid_request_error" if info.status < 500 else "api_error")
+    text = info.message
+    if info.code == "context_length_exceeded" and _TOO_LONG not in text:
+        text = f"{_TOO_LONG}: {text}"
+    return {"type": kind, "message": text}
+
+
+def _shows_thinking(request: ChatRequest) -> bool:
+    """A client that switched thinking off expects none, even from a model that can't help it."""
+    return request.template_kwargs.get("enable_thinking") is not False
+
+
+def _envelope(completion: Completion) -> dict[str, Any]:
+    return {"id": completion.id, "type": "message", "role": "assistant", "model": completion.model}
+
+
+def _usage(completion: Completion) -> dict[str, int]:
+    """Cumulative counts; what is not known is left out."""
+    usage = completion.usage
+    counts = {"output_tokens": usage.completion_tokens}
+    if usage.prompt_tokens:
+        counts["input_tokens"] = usage.prompt_tokens - (usage.cached_tokens or 0)
+    if usage.cached_tokens is not None:
+        counts["cache_read_input_tokens"] = usage.cached_tokens
+    return counts
+
+
+def _call_blocks(choice: Choice) -> Iterator[tuple[dict[str, Any], str]]:
+    """A block for each call, and the text that a stream's delta carries for it.
+
+    Arguments that are no JSON object can't be a `tool_use`'s input, so the client gets such a call as text.
+    """
+    for call in choice.tool_calls:
+        arguments = _object(call)
+        if arguments is None:
+            text = f"{call.name} was called with arguments that are no JSON object: {call.arguments}"
+            yield {"type": "text", "text": text}, text
+        else:
+            block = {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+            yield block, call.arguments
+
+
+def _object(call: ToolCall) -> dict[str, Any] | None:
+    if not call.arguments.strip():
+        return {}
+    try:
+        value = orjson.loads(call.arguments)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _stop(request: ChatRequest, choice: Choice) -> tuple[str, str | None]:
+    """The stop reason and the stop sequence."""
+    match choice.finish_reason:
+        case "length" | "abort":
+            return "max_tokens", None
+        case "content_filter":
+            return "refusal", None
+    if any(block["type"] == "tool_use" for block, _ in _call_blocks(choice)):
+        return "tool_use", None
+    if choice.stop_sequence is not None and choice.stop_sequence in (request.sampling.stop or ()):
+        return "stop_sequence", choice.stop_sequence
+    return "end_turn", None

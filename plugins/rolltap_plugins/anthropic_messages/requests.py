@@ -1,0 +1,189 @@
+"""The request of the Messages API."""
+
+import logging
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from rolltap import ChatRequest, Message, ToolChoice
+from rolltap_plugins.anthropic_messages.history import (
+    Block,
+    WireMessage,
+    history,
+    system_text,
+)
+from rolltap_plugins.wire import read_body, refused, unnamed
+from rolltap_plugins.wire.sampling import SamplingFields, sampling
+
+log = logging.getLogger(__name__)
+
+METADATA = frozenset(
+    {
+        "anthropic_beta",
+        "anthropic_version",
+        "betas",
+        "cache_control",
+        "container",
+        "context_management",
+        "diagnostics",
+        "inference_geo",
+        "metadata",
+        "service_tier",
+        "speed",
+        "user_profile_id",
+        "workspace_id",
+    }
+)
+"""Fields that change no token here: who asks, how to bill and cache, what Anthropic's own servers should trim."""
+
+
+class Tool(Struct, kw_only=True):
+    """A tool. Those with a `type` of their own are Anthropic's, known to no other model."""
+
+    name: str
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Choice(Struct, kw_only=True):
+    """The `tool_choice`."""
+
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Struct, kw_only=True):
+    """Whether to think; a budget means nothing to open models."""
+
+    type: str
+
+
+class OutputConfig(Struct, kw_only=True):
+    """How to answer: `effort` is a hint, `format` asks for JSON of a schema."""
+
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class MessagesBody(SamplingFields, kw_only=True):
+    """The request's body. `max_tokens` may be missing, as in no other server of this dialect."""
+
+    messages: list[WireMessage]
+    model: str | None = None
+    system: str | list[str | Block] | None = None
+    stop_sequences: list[str] | None = None
+    stream: bool | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Choice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+
+
+class CheckedBody(MessagesBody, kw_only=True):
+    """The same, from a client: a conversation has a message."""
+
+    messages: Annotated[list[WireMessage], Meta(min_length=1)]
+
+
+def decode(body: dict[str, Any], *, may_be_empty: bool = False) -> ChatRequest:
+    """The neutral request. Raises `BadRequest` that names a wrong field.
+
+    :param may_be_empty: whether a request without any message is taken, as by callers that are no HTTP clients.
+    """
+    wire = read_body(body, MessagesBody if may_be_empty else CheckedBody)
+    if wire.n not in {None, 1}:
+        raise refused("n", "must be 1: a message is one choice.")
+    messages = history(wire.messages)
+    if wire.system is not None and (system := system_text(wire.system)):
+        messages.insert(0, Message(role="system", content=system))
+    tools = _tools(wire.tools or [])
+    if wire.output_config and wire.output_config.format:
+        wire.response_format = _response_format(wire.output_config.format)
+    if wire.stop_sequences:
+        wire.stop = wire.stop_sequences
+    return ChatRequest(
+        model=wire.model or "",
+        messages=messages,
+        tools=tools,
+        tool_choice=_tool_choice(wire.tool_choice, tools),
+        parallel_tool_calls=_parallel(wire.tool_choice),
+        sampling=sampling(
+            wire,
+            max_tokens=wire.max_tokens,
+            top_logprobs=None,
+            extra=unnamed(body, MessagesBody.__struct_fields__, METADATA),
+        ),
+        template_kwargs=_template_kwargs(wire.thinking),
+        stream=bool(wire.stream),
+        include_usage=True,
+        metadata=_metadata(body),
+    )
+
+
+def _metadata(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: body[name] for name in (*METADATA, "output_config") if body.get(name) is not None}
+
+
+def _template_kwargs(thinking: Thinking | None) -> dict[str, Any]:
+    """Thinking is switched only where the client says so; "adaptive" and the like leave it to the model."""
+    match thinking:
+        case Thinking(type="enabled"):
+            return {"enable_thinking": True}
+        case Thinking(type="disabled"):
+            return {"enable_thinking": False}
+    return {}
+
+
+def _tools(tools: list[Tool]) -> list[dict[str, Any]]:
+    """The tools in OpenAI's shape."""
+    converted = []
+    for tool in tools:
+        if tool.type not in {None, "custom"}:
+            log.info(
+                "tool %r is left out: only Anthropic's own models know the type %r", tool.name, tool.type
+            )
+            continue
+        function: dict[str, Any] = {"name": tool.name}
+        if tool.description is not None:
+            function["description"] = tool.description
+        if tool.input_schema is not None:
+            function["parameters"] = tool.input_schema
+        if tool.strict is not None:
+            function["strict"] = tool.strict
+        converted.append({"type": "function", "function": function})
+    return converted
+
+
+def _tool_choice(choice: Choice | None, tools: list[dict[str, Any]]) -> ToolChoice:
+    match choice:
+        case None | Choice(type="auto"):
+            return ToolChoice()
+        case Choice(type="none"):
+            return ToolChoice(mode="none")
+        case Choice(type="any"):
+            if not tools:
+                raise refused("tool_choice", "asks for a call, but there is no tool that can be called.")
+            return ToolChoice(mode="required")
+        case Choice(type="tool", name=str(name)):
+            if name not in [tool["function"]["name"] for tool in tools]:
+                raise refused("tool_choice.name", f"is {name!r}, which is no tool that can be called.")
+            return ToolChoice(mode="named", name=name)
+        case Choice(type="tool"):
+            raise refused("tool_choice.name", "is missing.")
+    raise refused("tool_choice.type", f"is {choice.type!r}; use auto, any, tool or none.")
+
+
+def _parallel(choice: Choice | None) -> bool | None:
+    if choice is None or choice.disable_parallel_tool_use is None:
+        return None
+    return not choice.disable_parallel_tool_use
+
+
+def _response_format(value: dict[str, Any]) -> dict[str, Any]:
+    schema = value.get("schema")
+    if value.get("type") != "json_schema" or not isinstance(schema, dict):
+        raise refused("output_config.format", "must have the type json_schema and an object `schema`.")
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema}}
