@@ -28,6 +28,7 @@ PLUGIN = '''
 
 import asyncio
 import pathlib
+import socket
 
 import rolltap
 from aiohttp import web
@@ -55,8 +56,14 @@ class Chat(rolltap.ChatBackend):
         if self.trouble == "hang":
             pathlib.Path("hanging").touch()
             await asyncio.Event().wait()
+        if self.trouble.isdigit():
+            self.thief = socket.create_server(("127.0.0.1", int(self.trouble)))
         if self.trouble == "wrong":
             raise rolltap.ConfigError("the backend's url is wrong")
+
+    async def close(self):
+        if hasattr(self, "thief"):
+            self.thief.close()
 
     async def check(self):
         return {"logprobs": True, "version": 7}
@@ -292,6 +299,15 @@ class TestServe:
             "choose another with --port (0: any free one) or server.port\n"
         )
 
+    def test_a_port_that_another_process_listens_on_while_this_one_starts(self, home):
+        (probe,) = bind("127.0.0.1", 0)
+        port = probe.getsockname()[1]
+        probe.close()
+        change(home, 'kind = "chat"', f'kind = "chat", start = "{port}"')
+        code, output, error = run("serve", "--port", str(port))
+        assert (code, output) == (2, "")
+        assert error.startswith(f"Error: cannot listen on 127.0.0.1:{port}: the port is in use")
+
     @pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
     def test_a_host_that_is_not_this_machine(self, home, host):
         code, _, error = run("serve", "--host", host)
@@ -429,6 +445,29 @@ class TestCheck:
         assert code == 1
         assert (
             "problem  model first, tokenizer (none): a backend works in tokens, so `tokenizer` must be set"
+            in output
+        )
+
+    def test_what_the_template_does_is_noted_and_no_problem(self, home, rolltap_tokenizer):
+        change(home, 'tool_parser = "none"', f'tool_parser = "none"\ntokenizer = "{rolltap_tokenizer}"')
+        code, output, _ = run("check")
+        assert code == 0
+        assert f"ok       model first, tokenizer {rolltap_tokenizer}: loads\n" in output
+        probed = re.findall(r"^(ok|note) +model first, append-only, (\w+): ", output, re.MULTILINE)
+        assert {name for _, name in probed} == {"plain", "tools", "thinking"}
+
+    def test_what_a_plugin_makes_must_be_one_of_ours(self, home):
+        (home / "plugins" / "mine.py").write_text(
+            PLUGIN.replace("return Lists()", "return 3").replace("return Chat(", "return str(")
+        )
+        code, output, _ = run("check")
+        assert code == 1
+        assert (
+            "problem  store lists: the plugin for this kind made a value of type int, which is none of rolltap's stores\n"
+            in output
+        )
+        assert (
+            "chat-0: the plugin for this kind made a value of type str, which is none of rolltap's backends\n"
             in output
         )
 

@@ -136,6 +136,7 @@ class TestSources:
         assert await plugins.call_first("tool_parser", name="x", tools=[], tokenizer=None) == "mine"
 
     def test_files_get_module_names_of_their_own(self, folder, tmp_path):
+        before = set(sys.modules)
         settings = folder(json=parser("json"), mine="import rolltap, json\nCODE = json.dumps\n" + parser("m"))
         plugins = Plugins.load(settings)
         assert [record.error for record in plugins.records] == [None, None]
@@ -144,7 +145,7 @@ class TestSources:
         other.mkdir()
         (other / "mine.py").write_text(parser("other"))
         Plugins.load(PluginsConfig(dir=str(other)))
-        ours = [name for name in sys.modules if name.startswith("rolltap_dir_plugins.mine")]
+        ours = [name for name in set(sys.modules) - before if name.startswith("rolltap_dir_plugins.mine")]
         assert len(ours) == 2
 
     def test_classes_of_a_file_find_their_module(self, folder):
@@ -271,8 +272,9 @@ class TestFailures:
         assert await plugins.call_first("tool_parser", name="x", tools=[], tokenizer=None) == "other"
 
     def test_a_file_that_failed_leaves_no_module(self, folder):
+        before = set(sys.modules)
         Plugins.load(folder(half="import rolltap\n1 / 0\n"))
-        assert not [name for name in sys.modules if name.startswith("rolltap_dir_plugins.half")]
+        assert not [name for name in set(sys.modules) - before if name.startswith("rolltap_dir_plugins")]
 
     async def test_a_broken_plugin_is_not_partly_registered(self, folder):
         source = parser("half") + "\n@rolltap.hookimpl\ndef record_node(nodes): ...\n"

@@ -79,13 +79,23 @@ async def _serve(app: web.Application, config: Config, sockets: list[socket.sock
     with _signals(stopping):
         try:
             if await _unless(stopping, runner.setup()):
-                for each in sockets:
-                    await web.SockSite(runner, each, backlog=_BACKLOG).start()
-                address = f"{url_host(config.server.host)}:{sockets[0].getsockname()[1]}"
+                port = await _listen(runner, sockets, config.server.host)
+                address = f"{url_host(config.server.host)}:{port}"
                 print(f"rolltap is serving {config.models[0].name} on http://{address}", flush=True)
                 await stopping.wait()
         finally:
             await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, sockets: list[socket.socket], host: str) -> int:
+    """Begin to listen; the port. A port that is bound can still be lost to a process that listened first."""
+    port: int = sockets[0].getsockname()[1]
+    try:
+        for each in sockets:
+            await web.SockSite(runner, each, backlog=_BACKLOG).start()
+    except OSError as error:
+        raise ConfigError(_why_not(host, port, error)) from error
+    return port
 
 
 async def _unless(stopping: asyncio.Event, start: Coroutine[Any, Any, None]) -> bool:
