@@ -7,9 +7,12 @@ from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendHandle, 
 from rolltap.bases.calls import arguments_from_json, calls_from_json
 from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
 from rolltap.bases.json_parsing import JsonToolParser
+from rolltap.bases.json_text import as_json
+from rolltap.bases.marks import Marks, mark_pattern
 from rolltap.bases.parsing import Reasoning, ReasoningParser, ToolParser
 from rolltap.bases.stores import Store
 from rolltap.bases.tag_parsing import TagToolParser
+from rolltap.bases.tag_reasoning import TagReasoningParser
 from rolltap.errors import (
     BadRequest,
     ConfigError,
@@ -78,6 +81,7 @@ __all__ = [
     "FinishReason",
     "ImagePart",
     "JsonToolParser",
+    "Marks",
     "Message",
     "MessageConverter",
     "NodeView",
@@ -96,6 +100,7 @@ __all__ = [
     "SessionInfo",
     "Store",
     "StreamEncoder",
+    "TagReasoningParser",
     "TagToolParser",
     "TextPart",
     "TokenBackend",
@@ -110,9 +115,11 @@ __all__ = [
     "__version__",
     "add_dialect",
     "arguments_from_json",
+    "as_json",
     "calls_from_json",
     "create_app",
     "decode_entry",
     "encode_entry",
     "hookimpl",
+    "mark_pattern",
 ]

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
 
@@ -109,6 +110,7 @@ async def load_models(config: Config, plugins: Plugins) -> Models:
             ]
             _check_names(model, handles)
             models.append(Model(model, handles, await _renderer(model, handles)))
+            await _check_parsers(models[-1], plugins)
             for handle in handles:
                 gates[handle] = Gate(
                     handle,
@@ -156,6 +158,21 @@ def _check_names(model: ModelConfig, handles: Sequence[BackendHandle]) -> None:
         raise ConfigError(
             f"model {model.name!r}: two backends at {', '.join(doubled)}; one address, one backend"
         )
+
+
+async def _check_parsers(model: Model, plugins: Plugins) -> None:
+    """Find out at start, not at the first request, that a parser is missing."""
+    tokenizer = model.renderer.tokenizer if model.renderer is not None else None
+    wanted: list[tuple[str, str, dict[str, Any]]] = [
+        ("tool_parser", model.config.tool_parser, {"tools": []}),
+        ("reasoning_parser", model.config.reasoning_parser, {}),
+    ]
+    for hook, name, more in wanted:
+        if name and await plugins.call_first(hook, name=name, tokenizer=tokenizer, **more) is None:
+            raise ConfigError(
+                f"model {model.name!r}: no plugin offers the {hook} {name!r}; `rolltap plugins` shows what is loaded, "
+                f'and {hook} = "" does without one'
+            )
 
 
 async def _renderer(model: ModelConfig, handles: Sequence[BackendHandle]) -> Renderer | None:

@@ -28,11 +28,13 @@ from rolltap.record.views import view
 from rolltap.sessions import Session, sampling_from
 from rolltap.turns.base import Turn
 from rolltap.turns.chat import ChatTurn
+from rolltap.turns.collecting import as_message
 from rolltap.turns.prompts import TokenPrompt, place, prepare
 from rolltap.turns.readers import readers_for
 from rolltap.turns.token import TokenTurn
-from rolltap.types.chat import ChatRequest, Sampling
+from rolltap.types.chat import ChatRequest, Message, Sampling
 from rolltap.types.generation import ChatDelta, Completion
+from rolltap.types.record import ReplyKept
 
 log = logging.getLogger(__name__)
 
@@ -61,9 +63,8 @@ class Pipeline:
         An empty delta says that the backend has accepted the request. Closing the generator stops the backend;
         what was generated is then recorded as aborted. Raises `RequestError`.
         """
-        model = self.model_for(request, session)
+        asked, model = request, self.model_for(request, session)
         request = self.effective(request, session, model)
-        completion.model = model.name
         failed: list[BackendHandle] = []
         while True:
             handle = await self._select(request, session, model, failed)
@@ -85,6 +86,7 @@ class Pipeline:
                 raise RequestError(info) from error
             handle.succeeded()
             completion.node_ids = [node.id for node in await self._record(session, turn)]
+            await self._keep_reply(asked, session, completion)
             for delta in turn.ends():
                 yield delta
             return
@@ -124,9 +126,14 @@ class Pipeline:
         return self._models[request.model or (session.info.model_name if session else "")]
 
     def effective(self, request: ChatRequest, session: Session | None, model: Model) -> ChatRequest:
-        """The request with the session's sampling pins, and without the text that the model's config drops."""
+        """The request as a backend gets it.
+
+        With the conversation that it refers to by an id and the session's sampling pins; without the text that the
+        model's config drops.
+        """
         sampling = pinned(request.sampling, session.info.sampling) if session else request.sampling
-        messages = [model.without_volatile(message) for message in request.messages]
+        earlier = _earlier(request, session)
+        messages = [model.without_volatile(message) for message in (*earlier, *request.messages)]
         return msgspec.structs.replace(request, sampling=sampling, messages=messages)
 
     async def _select(
@@ -204,6 +211,13 @@ class Pipeline:
         self.counts["drifted"] += turn.drifted
         return nodes
 
+    async def _keep_reply(self, asked: ChatRequest, session: Session | None, completion: Completion) -> None:
+        """Keep a reply that a later request may refer to by its id."""
+        if session is not None and asked.keep:
+            messages = [*asked.messages, *map(as_message, completion.choices[:1])]
+            kept = ReplyKept(id=completion.id, previous_id=asked.previous_id, messages=messages)
+            await session.append(kept)
+
     async def _record_aborted(self, session: Session | None, turn: Turn) -> None:
         await self._record(session, turn, aborted=True)
 
@@ -212,6 +226,16 @@ class Pipeline:
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _earlier(request: ChatRequest, session: Session | None) -> list[Message]:
+    if request.previous_id is None:
+        return []
+    if session is None:
+        raise BadRequest(
+            "a reply can be referred to by its id only within a session", param="previous_response_id"
+        )
+    return session.conversation(request.previous_id)
 
 
 def pinned(sampling: Sampling, pins: Mapping[str, Any]) -> Sampling:

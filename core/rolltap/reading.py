@@ -39,6 +39,8 @@ class OutputReader:
         self._json_begun = False
         self._spaces = _Spaces()
         if reasoning_parser is not None:
+            if tool_parser is not None:
+                reasoning_parser.call_marks = tool_parser.call_marks
             reasoning_parser.begin(prompt_tail)
 
     def feed(self, text: str) -> list[Piece]:

@@ -13,8 +13,16 @@ from msgspec import Struct, field
 from rolltap.bases.stores import Store
 from rolltap.errors import BadRequest, NotFound, Overloaded
 from rolltap.record.forest import Forest, Node
-from rolltap.types.chat import Sampling
-from rolltap.types.record import Delivery, DeliveryChanged, Entry, SessionCreated, SessionDeleted, SessionInfo
+from rolltap.types.chat import Message, Sampling
+from rolltap.types.record import (
+    Delivery,
+    DeliveryChanged,
+    Entry,
+    ReplyKept,
+    SessionCreated,
+    SessionDeleted,
+    SessionInfo,
+)
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +44,7 @@ class Session:
     def __init__(self, info: SessionInfo, store: Store) -> None:
         self.info = info
         self.forest = Forest()
+        self._replies: dict[str, ReplyKept] = {}
         self.last_accessed = time.time()
         self.deleted = False
         self._store = store
@@ -53,7 +62,29 @@ class Session:
                 )
                 return []
             await self._store.append(self.info.uuid, entry)
-            return self.forest.apply(entry)
+            return self.apply(entry)
+
+    def apply(self, entry: Entry) -> list[Node]:
+        """Take an entry of the log into what the session knows; return the nodes it added."""
+        if isinstance(entry, ReplyKept):
+            self._replies[entry.id] = entry
+        return self.forest.apply(entry)
+
+    def conversation(self, reply_id: str) -> list[Message]:
+        """The messages up to and including a kept reply. Raises `NotFound`."""
+        parts: list[list[Message]] = []
+        at: str | None = reply_id
+        while at is not None:
+            kept = self._replies.get(at)
+            if kept is None:
+                raise NotFound(
+                    f"this session has kept no reply {at!r}; send the conversation instead of its id",
+                    code="previous_response_not_found",
+                    param="previous_response_id",
+                )
+            parts.append(kept.messages)
+            at = kept.previous_id
+        return [message for part in reversed(parts) for message in part]
 
     async def deliver(self, node_ids: list[str], delivery: Delivery) -> None:
         """Note whether a client has got these nodes' completion."""
@@ -152,7 +183,7 @@ def _fold(entries: Sequence[Entry], store: Store) -> Session | None:
         ):
             session = Session(info, store)
             for entry in rest:
-                session.forest.apply(entry)
+                session.apply(entry)
             return session
     return None
 

@@ -66,6 +66,10 @@ class MessageConverter(ABC):
     def stream(self, request: ChatRequest, completion: Completion) -> StreamEncoder:
         """An encoder for a streamed reply; `completion` has its id, model and time, and no choices yet."""
 
+    def encode_count(self, num_tokens: int) -> dict[str, Any]:
+        """The JSON body that tells how many tokens a request's prompt has, where the dialect has such a question."""
+        return {"num_tokens": num_tokens}
+
     @abstractmethod
     def error(self, info: ErrorInfo, request_id: str) -> ErrorReply:
         """An error as this dialect's clients expect it."""

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 from rolltap.bases.json_text import JsonScanner
-from rolltap.bases.marks import begun
+from rolltap.bases.marks import mark_pattern
 from rolltap.bases.tag_parsing import TagToolParser, resume
 
 FENCE = r"\s*+(?:`{1,2}\Z|```[A-Za-z]{0,16}+\s*+)?"
@@ -24,9 +24,7 @@ class JsonToolParser(TagToolParser):
     """May be empty: the format then has no closing mark."""
     head_pattern: ClassVar[str] = FENCE
     """A regular expression for what may stand between the opening mark and the JSON, such as the tool's name. It must
-    match every beginning of that as well, for the text comes in pieces: `begun` writes it for a mark."""
-    group: ClassVar[tuple[str, str] | None] = None
-    """Marks that stand around a run of blocks."""
+    match every beginning of that as well, for the text comes in pieces: `mark_pattern` writes it for a mark."""
     bare: ClassVar[bool] = False
     """Whether an output that begins with JSON is a block without an opening mark."""
 
@@ -34,13 +32,9 @@ class JsonToolParser(TagToolParser):
         super().__init__()
         self.head = ""
         """What stood between the opening mark and the JSON that `read` is given."""
-        self._mark = ""
         self._value = ""
         if self.bare:
             self._state = self._in_bare_start
-
-    def _opening_marks(self) -> tuple[str, ...]:
-        return (self.open, self.group[0]) if self.group else (self.open,)
 
     def _in_bare_start(self, text: str, last: bool) -> str | None:
         waiting = self._held.undecided(text, last)
@@ -59,33 +53,10 @@ class JsonToolParser(TagToolParser):
 
     def _may_open(self, text: str, last: bool) -> bool:
         """Whether an opening mark begins the text, or still may."""
-        return any(
-            text.startswith(mark) or (not last and mark.startswith(text)) for mark in self._opening_marks()
-        )
+        return any(text.startswith(mark) or (not last and mark.startswith(text)) for mark in self.call_marks)
 
-    def _open_block(self, mark: str) -> None:
-        self._mark = mark
+    def _begin_block(self) -> None:
         self._state = self._in_head
-        if self.group and mark == self.group[0]:
-            self._held.add(mark)
-            self._state = self._in_group_start
-
-    def _in_group_start(self, text: str, last: bool) -> str | None:
-        waiting = self._held.undecided(text, last)
-        if waiting is None:
-            return None
-        patterns = _patterns(self.open, self.close, self.group, False)
-        opened = patterns.group_start.match(waiting)
-        if opened is not None:
-            self._mark = opened.group()
-            self._state = self._in_head
-            return waiting[opened.end() :]
-        if not last and patterns.group_start_begun.fullmatch(waiting):
-            self._held.add(waiting)
-            return None
-        self._say(self._mark)
-        self._state = self._in_text
-        return waiting[len(self._mark) :]
 
     def _in_head(self, text: str, last: bool) -> str | None:
         waiting = self._held.undecided(text, last)
@@ -140,7 +111,7 @@ class JsonToolParser(TagToolParser):
     def _in_missing_brace(self, text: str, last: bool) -> str | None:
         """All of an object is there but its last brace: it counts if the block is over here, else it is broken."""
         waiting = self._held.take() + text
-        marks = (self.close, *self._opening_marks())
+        marks = (self.close, *self.call_marks)
         if waiting.startswith(marks):
             self._end_value(self._value, "}")
         elif not last and any(mark.startswith(waiting) for mark in marks):
@@ -175,29 +146,10 @@ class JsonToolParser(TagToolParser):
         self._state = self._in_text
         return waiting
 
-    def _in_group_end(self, text: str, last: bool) -> str | None:
-        waiting = self._held.undecided(text, last)
-        if waiting is None:
-            return None
-        patterns = _patterns(self.open, self.close, self.group, False)
-        ended = patterns.group_end.match(waiting)
-        self._state = self._in_text
-        if ended is not None:
-            return waiting[ended.end() :]
-        if patterns.group_end_begun.fullmatch(waiting) and not waiting.isspace():
-            if last:
-                return None  # half a mark
-            self._held.add(waiting)
-            self._state = self._in_group_end
-            return None
-        return waiting
-
 
 class _Patterns(NamedTuple):
     """What is expected around JSON. The `…_begun` ones match all beginnings too."""
 
-    group_start: re.Pattern[str]
-    group_start_begun: re.Pattern[str]
     tail: re.Pattern[str]
     """Up to the closing mark (or the group's), with the braces and the fence that may come before it."""
     tail_begun: re.Pattern[str]
@@ -206,8 +158,6 @@ class _Patterns(NamedTuple):
     """What is left of a closing mark where the text was cut."""
     separator: re.Pattern[str]
     """What may stand before more JSON."""
-    group_end: re.Pattern[str]
-    group_end_begun: re.Pattern[str]
 
 
 @lru_cache(maxsize=256)
@@ -215,17 +165,13 @@ def _patterns(open_mark: str, close: str, group: tuple[str, str] | None, fenced:
     start, end = group or ("", "")
     closers = [mark for mark in (close, end) if mark]
     closer = "|".join(map(re.escape, closers)) or "(?!)"
-    half_closer = "|".join(map(begun, closers)) or ""
+    half_closer = "|".join(map(mark_pattern, closers)) or ""
     braces = r"\s*+(?:[}\]]++\s*+)?" if closers else r"\s*+"
     fence, half_fence = (r"(?:```\s*+)?", r"(?:```\s*+|`{1,2}\Z)?") if fenced else ("", "")
-    openers = "|".join(begun(mark) for mark in (open_mark, start) if mark)
+    openers = "|".join(mark_pattern(mark) for mark in (open_mark, start) if mark)
     return _Patterns(
-        group_start=re.compile(rf"{re.escape(start)}\s*+{re.escape(open_mark)}"),
-        group_start_begun=re.compile(rf"{re.escape(start)}\s*+{begun(open_mark)}"),
         tail=re.compile(rf"{braces}{fence}(?:{closer})"),
         tail_begun=re.compile(rf"{braces}{half_fence}(?:{half_closer})|\s*+(?:{openers})|\s*+[;,]?\s*+"),
         tail_cut=re.compile(rf"\s*+{half_fence}(?:{half_closer})"),
         separator=re.compile(r"\s*+[;,]?\s*+(?=[{\[])"),
-        group_end=re.compile(rf"\s*+{re.escape(end)}"),
-        group_end_begun=re.compile(rf"\s*+{begun(end)}"),
     )

@@ -34,9 +34,10 @@ def marks_of(*marks: str) -> Marks:
     return Marks(*marks)
 
 
-def begun(mark: str) -> str:
-    """A regular expression for the mark and all its beginnings, the empty one included."""
-    return "".join(f"(?:{re.escape(char)}" for char in mark) + ")?" * len(mark)
+def mark_pattern(mark: str) -> str:
+    """A regular expression for the mark, or at the end of the text for any beginning of it, the empty one included."""
+    beginnings = "".join(f"(?:{re.escape(char)}" for char in mark) + ")?" * len(mark)
+    return rf"(?:{re.escape(mark)}|{beginnings}\Z)"
 
 
 class Held:

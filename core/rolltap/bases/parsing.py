@@ -19,6 +19,11 @@ class ToolParser(ABC):
     keep_special_tokens: ClassVar[bool] = False
     """Whether the text must show the tokenizer's special tokens, because this format's marks are among them."""
 
+    @property
+    def call_marks(self) -> tuple[str, ...]:
+        """Marks that a call begins with, where the format has such; a reasoning parser is told of them."""
+        return ()
+
     @abstractmethod
     def feed(self, text: str) -> Sequence[str | ToolCall]:
         """Take the next piece of text; give what is certain now, in order: content and calls."""
@@ -38,6 +43,9 @@ class ReasoningParser(ABC):
     """Splits a model's thinking from its answer. One instance reads one completion."""
 
     keep_special_tokens: ClassVar[bool] = False
+
+    call_marks: tuple[str, ...] = ()
+    """The `call_marks` of the request's tool parser, set before `begin`."""
 
     def begin(self, prompt_tail: str) -> None:
         """Told how the prompt ends, before the first `feed`: some templates open the thinking themselves."""

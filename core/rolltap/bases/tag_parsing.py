@@ -9,13 +9,15 @@ once all is said.
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from rolltap.bases.calls import calls_from_json
 from rolltap.bases.json_text import JsonScanner
-from rolltap.bases.marks import Held, begun, marks_of
+from rolltap.bases.marks import Held, mark_pattern, marks_of
 from rolltap.bases.parsing import ToolParser
 from rolltap.types.chat import ToolCall
+
+Step = Literal["inside", "closed", "broken"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +39,10 @@ class TagToolParser(ToolParser):
 
     open: ClassVar[str]
     close: ClassVar[str]
+    group: ClassVar[tuple[str, str] | None] = None
+    """Marks that may stand around a run of blocks."""
+    inner: ClassVar[tuple[str, ...]] = ()
+    """Further marks that `step` is told of. With these, JSON in the block is not looked at."""
     thinking: ClassVar[tuple[str, str] | None] = ("<think>", "</think>")
     """Marks of the model's thinking. What stands between them is content, calls included; an opening mark that is never
     closed means nothing."""
@@ -47,6 +53,9 @@ class TagToolParser(ToolParser):
         self._out: list[str | ToolCall] = []
         self._state: Callable[[str, bool], str | None] = self._in_text
         self._held = Held()
+        self._block = Held()
+        self._mark = ""
+        self._json_end: int | None = None
         self._beginning = ""
         self._scanner = JsonScanner()
         self._think_marks: tuple[str, ...] = self.thinking or ()
@@ -58,6 +67,21 @@ class TagToolParser(ToolParser):
         As it is, it reads JSON with a name and arguments: see `calls_from_json`.
         """
         return calls_from_json(block)
+
+    def begin_block(self) -> None:
+        """A block begins: a subclass with a `step` of its own gets ready."""
+
+    def step(self, mark: str, before: str) -> Step:  # noqa: ARG002  # for subclasses
+        """What a mark inside a block means, for formats in which it depends on where the mark stands.
+
+        :param mark: an opening or closing mark or one of `inner`.
+        :param before: the block's text between the mark before and this one.
+        :returns: "closed": it ends the block; "broken": the block was none (its text is content, and a call may begin
+            at this mark); "inside": it is part of the block.
+        """
+        if mark == self.close:
+            return "closed"
+        return "broken" if mark in self.call_marks else "inside"
 
     def feed(self, text: str) -> Sequence[str | ToolCall]:
         """Take the next piece of text; give what is certain now."""
@@ -80,10 +104,12 @@ class TagToolParser(ToolParser):
     # Text outside of blocks
 
     def _find_marks(self) -> None:
-        self._marks = marks_of(*self._opening_marks(), *self._think_marks[:1], *self.turn_ends)
+        self._marks = marks_of(*self.call_marks, *self._think_marks[:1], *self.turn_ends)
 
-    def _opening_marks(self) -> tuple[str, ...]:
-        return (self.open,)
+    @property
+    def call_marks(self) -> tuple[str, ...]:
+        """The opening marks, the group's included."""
+        return (self.open, self.group[0]) if self.group else (self.open,)
 
     def _say(self, text: str) -> None:
         if text:
@@ -132,7 +158,7 @@ class TagToolParser(ToolParser):
         return waiting[end:]
 
     def _in_thinking(self, text: str, last: bool) -> str | None:
-        marks = marks_of(self._think_marks[1], *self._opening_marks())
+        marks = marks_of(self._think_marks[1], *self.call_marks)
         text, self._beginning = self._beginning + text, ""
         mark = marks.search(text)
         if mark is None:
@@ -171,20 +197,64 @@ class TagToolParser(ToolParser):
 
     def _open_block(self, mark: str) -> None:
         self._mark = mark
-        self._json_end: int | None = None
-        self._state = self._in_block_start
+        if self.group and mark == self.group[0]:
+            self._held.add(mark)
+            self._state = self._in_group_start
+        else:
+            self._begin_block()
+
+    def _begin_block(self) -> None:
+        self._json_end = None
+        self._state = self._in_block if self.inner else self._in_block_start
+        self.begin_block()
+
+    def _in_group_start(self, text: str, last: bool) -> str | None:
+        waiting = self._held.undecided(text, last)
+        if waiting is None:
+            return None
+        start, start_begun = _group_start_patterns(self._mark, self.open)
+        opened = start.match(waiting)
+        if opened is not None:
+            self._mark = opened.group()
+            self._begin_block()
+            return waiting[opened.end() :]
+        if not last and start_begun.fullmatch(waiting):
+            self._held.add(waiting)
+            return None
+        self._say(self._mark)
+        self._state = self._in_text
+        return waiting[len(self._mark) :]
+
+    def _in_group_end(self, text: str, last: bool) -> str | None:
+        """After a block of a group: the group may be over as well."""
+        waiting = self._held.undecided(text, last)
+        if waiting is None:
+            return None
+        self._state = self._in_text
+        end = (self.group or ("", ""))[1]
+        lead = len(waiting) - len(waiting.lstrip())
+        if waiting.startswith(end, lead):
+            return waiting[lead + len(end) :]
+        if not waiting.isspace() and end.startswith(waiting[lead:]):
+            if last:
+                return None  # half a mark
+            self._held.add(waiting)
+            self._state = self._in_group_end
+            return None
+        return waiting
 
     def _in_block_start(self, text: str, last: bool) -> str | None:
         waiting = self._held.undecided(text, last)
         if waiting is None:
             return None
+        lead = len(waiting) - len(waiting.lstrip())
+        if waiting[lead : lead + 1] not in ("{", "["):
+            self._state = self._in_block
+            return waiting
+        self._block.add(waiting[:lead])
         self._scanner = JsonScanner()
-        self._state = self._in_json if waiting.lstrip()[:1] in ("{", "[") else self._in_block
-        if self._state == self._in_json:
-            lead = len(waiting) - len(waiting.lstrip())
-            self._held.add(waiting[:lead])
-            waiting = waiting[lead:]
-        return waiting
+        self._state = self._in_json
+        return waiting[lead:]
 
     def _in_json(self, text: str, last: bool) -> str | None:
         self._held.add(text)
@@ -192,18 +262,15 @@ class TagToolParser(ToolParser):
         if not decided and not last:
             return None
         raw = self._held.take()
+        end = resume(self._scanner, raw, self.close) if decided else len(raw)
         self._state = self._in_block
-        if not decided:
-            self._held.add(raw)
-            return ""
-        lead = len(raw) - len(raw.lstrip())
-        end = lead + resume(self._scanner, raw[lead:], self.close)
-        self._held.add(raw[:end])
-        self._json_end = end if self._scanner.end is not None else None
+        block = self._block.take() + raw[:end]
+        self._block.add(block)
+        self._json_end = None if self._scanner.end is None else len(block)
         return raw[end:]
 
     def _in_block(self, text: str, last: bool) -> str | None:
-        marks = marks_of(self.close, *(mark for mark in self._opening_marks() if mark != self.close))
+        marks = marks_of(*dict.fromkeys((self.close, *self.call_marks, *self.inner)))
         text, self._beginning = self._beginning + text, ""
         mark = marks.search(text)
         if mark is None:
@@ -211,24 +278,29 @@ class TagToolParser(ToolParser):
             self._held.add(text[:end])
             self._beginning = text[end:]
             return self._end_unclosed() if last else None
-        block = self._held.take() + text[: mark.start()]
+        before = self._held.take() + text[: mark.start()]
+        self._block.add(before)
+        step = self.step(mark.group(), before)
+        if step == "inside":
+            self._block.add(mark.group())
+            return text[mark.end() :]
+        block = self._block.take()
         self._state = self._in_text
-        if mark.group() != self.close:  # another block begins: this mark opened none
+        if step == "broken":
             self._say(self._mark + block)
             return text[mark.start() :]
         if not self._read(block):
-            self._say(self._mark + block + self.close)
+            self._say(self._mark + block + mark.group())
+        elif self.group and mark.group() == self.close:
+            self._state = self._in_group_end
         return text[mark.end() :]
 
     def _end_unclosed(self) -> str | None:
         """The text is over inside a block: a call if its JSON is whole and only the closing mark was cut off."""
-        block = self._held.take()
-        rest = "" if self._json_end is None else block[self._json_end :].strip()
-        if (
-            self._json_end is None
-            or not self.close.startswith(rest)
-            or not self._read(block[: self._json_end])
-        ):
+        block = self._block.take() + self._held.take()
+        end = self._json_end
+        cut = end is None or not self.close.startswith(block[end:].strip())
+        if cut or not self._read(block[:end]):
             self._say(self._mark + block)
         return None
 
@@ -264,4 +336,10 @@ def resume(scanner: JsonScanner, raw: str, close: str) -> int:
 def _turn_end_patterns(turn_ends: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """What matches end-of-turn marks and white space, and the same followed by the beginning of another one."""
     ends = f"(?:{'|'.join(map(re.escape, turn_ends))}|\\s)*+"
-    return re.compile(ends), re.compile(f"{ends}(?:{'|'.join(map(begun, turn_ends))})")
+    return re.compile(ends), re.compile(f"{ends}(?:{'|'.join(map(mark_pattern, turn_ends))})")
+
+
+def _group_start_patterns(start: str, open_mark: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What matches a group's opening mark with the first block's, and all beginnings of that."""
+    start = rf"{re.escape(start)}\s*+"
+    return re.compile(start + re.escape(open_mark)), re.compile(start + mark_pattern(open_mark))

@@ -15,6 +15,7 @@ from rolltap.types.record import (
     NodesRecorded,
     Output,
     Prompt,
+    ReplyKept,
     SessionCreated,
     SessionDeleted,
     unpack_ids,
@@ -102,7 +103,7 @@ class Forest:
             case DeliveryChanged():
                 for node_id in entry.node_ids:
                     self._nodes[node_id].output.delivery = entry.delivery
-            case SessionCreated() | SessionDeleted():
+            case SessionCreated() | ReplyKept() | SessionDeleted():
                 pass
         return []
 

@@ -31,15 +31,18 @@ PING_AFTER_S = 15.0
 """How long a stream may be silent before it is sent a ping, lest a proxy in between closes it."""
 
 
-def add_dialect(app: web.Application, dialect: str, path: str) -> None:
+def add_dialect(app: web.Application, dialect: str, path: str, *, count_path: str | None = None) -> None:
     """Serve a wire format at `path`, such as "/v1/chat/completions", with and without a session in front of it.
 
-    `path` + "/render" answers with the prompt that the next call would send.
+    `path` + "/render" answers with the prompt that the next call would send, and `count_path`, where the dialect has
+    one, with the number of its tokens.
     """
     route = DialectRoute(dialect)
     for prefix in ("", "/{sid}"):
         app.router.add_post(prefix + path, route.answer)
         app.router.add_post(f"{prefix}{path}/render", route.render)
+        if count_path is not None:
+            app.router.add_post(prefix + count_path, route.count)
 
 
 async def read_json(request: web.Request) -> dict[str, Any]:
@@ -67,7 +70,9 @@ class DialectRoute:
             chat = converter.decode(await read_json(request))
             session = session_of(request)
             completion = Completion(
-                id=f"{converter.id_prefix}{uuid.uuid4().hex}", model=chat.model, created=int(time.time())
+                id=f"{converter.id_prefix}{uuid.uuid4().hex}",
+                model=request.app[PIPELINE].model_for(chat, session).name,
+                created=int(time.time()),
             )
             async with asyncio.timeout(request.app[CONFIG].server.request_timeout_s):
                 return await self._reply(request, converter, chat, session, completion)
@@ -105,6 +110,16 @@ class DialectRoute:
         try:
             chat = converter.decode(await read_json(request))
             return json_response(await _rendered(request, chat, session_of(request)))
+        except Exception as error:  # noqa: BLE001 - as above
+            return await self._error(request, converter, error)
+
+    async def count(self, request: web.Request) -> web.StreamResponse:
+        """How many tokens the next call's prompt would have."""
+        converter = await self._converter(request)
+        try:
+            chat = converter.decode(await read_json(request))
+            prompt = await request.app[PIPELINE].render(chat, session_of(request))
+            return json_response(converter.encode_count(len(prompt.ids)))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)
 

@@ -78,14 +78,15 @@ class ScriptedTokenBackend(TokenBackend):
         replies = self._next(prompt_ids, sampling)
         call = TokenCall(list(prompt_ids), sampling, [[] for _ in replies])
         self.calls.append(call)
+        finished = 0
         try:
             for index, reply in enumerate(replies):
                 async for delta in self._play(reply, prompt_ids, index):
                     call.output_ids[index] += delta.token_ids
+                    finished += delta.finish_reason is not None
                     yield delta
-        except BaseException:
-            call.closed = True
-            raise
+        finally:
+            call.closed = finished < len(replies)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""

@@ -121,5 +121,9 @@ class ChatRequest(Struct, kw_only=True):
     """Whether a streamed reply ends with a report of usage, where the dialect leaves that to the client."""
     echo: bool = False
     """Whether the reply's text begins with the prompt (OpenAI Completions)."""
+    previous_id: str | None = None
+    """The reply whose conversation `messages` go on from, where the dialect refers to it by an id."""
+    keep: bool = False
+    """Whether a later request may refer to this one's reply by its id."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """What the client said that changes no token: user ids, cache keys and the like."""

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 from msgspec import Struct, field
 
+from rolltap.types.chat import Message
 from rolltap.types.generation import FinishReason
 
 Delivery = Literal["delivered", "aborted"]
@@ -112,11 +113,20 @@ class DeliveryChanged(Struct, tag="delivery"):
     delivery: Delivery
 
 
+class ReplyKept(Struct, tag="reply", kw_only=True):
+    """A reply that a later request may go on from by its id, where the dialect has that."""
+
+    id: str
+    previous_id: str | None = None
+    messages: list[Message]
+    """What the request added to the previous reply's conversation, and the answer."""
+
+
 class SessionDeleted(Struct, tag="deleted"):
     """The last entry of a log whose session was deleted."""
 
 
-Entry = SessionCreated | NodesRecorded | DeliveryChanged | SessionDeleted
+Entry = SessionCreated | NodesRecorded | DeliveryChanged | ReplyKept | SessionDeleted
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: "msgspec.msgpack.Decoder[Entry]" = msgspec.msgpack.Decoder(Entry)

@@ -1,0 +1,149 @@
+"""A client's mistake is a clear 4xx in its own dialect; nothing is recorded and the server goes on."""
+
+import json
+
+import pytest
+
+from rolltap.testing import Reply, ScriptedTokenBackend
+
+USER = {"role": "user", "content": "a"}
+
+
+@pytest.fixture
+async def server(rolltap_serve, rolltap_tokenizer):
+    return await rolltap_serve(
+        ScriptedTokenBackend(rolltap_tokenizer, lambda ids, sampling: "Hi."),
+        config={"server": {"max_body_mb": 0.01}},
+    )
+
+
+async def rejected(server, session, body, path="/v1/chat/completions", status=400):
+    """The error; and see that the session is empty and still works."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with server.http.post(
+        f"/{session}{path}", data=data, headers={"content-type": "application/json"}
+    ) as got:
+        answer = await got.json()
+        assert got.status == status, answer
+        assert got.headers["x-request-id"]
+    assert await server.nodes(session) == []
+    error = answer["error"]
+    assert set(error) == {"message", "type", "code", "param"}
+    status, _ = await server.post(f"/{session}/v1/chat/completions", {"messages": [USER]})
+    assert status == 200
+    return error
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"nul", b'{"messages": [}'])
+async def test_broken_json(server, body):
+    error = await rejected(server, await server.session(), body)
+    assert "JSON" in error["message"]
+
+
+@pytest.mark.parametrize("body", [[], "text", 1, None])
+async def test_json_that_is_no_object(server, body):
+    error = await rejected(server, await server.session(), body)
+    assert "object" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": ["hi"]}, "messages[0]"),
+        ({"messages": [{"content": "hi"}]}, "messages[0]"),
+        ({"messages": [{"role": "robot", "content": "hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, "messages[0].content[0]"),
+        ({"messages": [USER], "temperature": "hot"}, "temperature"),
+        ({"messages": [USER], "max_tokens": -1}, "max_tokens"),
+        ({"messages": [USER], "n": 0}, "n"),
+        ({"messages": [USER], "stream": "yes"}, "stream"),
+        ({"messages": [USER], "tools": "search"}, "tools"),
+        ({"messages": [USER], "tools": [{"type": "function"}]}, "tools[0]"),
+        ({"messages": [USER], "stop": [1]}, "stop"),
+    ],
+)
+async def test_a_wrong_field_is_named(server, body, field):
+    error = await rejected(server, await server.session(), body)
+    assert field in (error["param"] or "") or field in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+async def test_an_unknown_model_lists_the_known(server):
+    error = await rejected(
+        server, await server.session(), {"model": "nonesuch", "messages": [USER]}, status=404
+    )
+    assert error["code"] == "model_not_found"
+    assert "'nonesuch'" in error["message"]
+    assert "test-model" in error["message"]
+
+
+async def test_a_body_over_the_limit(server):
+    body = {"messages": [{"role": "user", "content": "x" * 20_000}]}
+    error = await rejected(server, await server.session(), body, status=413)
+    assert error["code"] == "request_too_large"
+    assert "max_body_mb" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nothing/here/at/all", 404), ("PUT", "/sessions", 405), ("GET", "/v1/chat/completions", 405)],
+)
+async def test_other_paths_and_methods_are_json_too(server, method, path, status):
+    async with server.http.request(method, path) as response:
+        assert response.status == status
+        error = (await response.json())["error"]
+    assert path in error["message"]
+
+
+async def test_a_mask_that_is_none(server):
+    session = await server.session()
+    async with server.http.get(f"/{session}/nodes", params={"mask": "some"}) as response:
+        assert response.status == 400
+        assert "'some'" in (await response.json())["error"]["message"]
+
+
+async def test_a_parameter_that_the_backend_does_not_take(rolltap_serve, rolltap_tokenizer):
+    class Picky(ScriptedTokenBackend):
+        parameters = frozenset({"max_tokens", "temperature"})
+
+    backend = Picky(rolltap_tokenizer, lambda ids, sampling: "Hi.")
+    server = await rolltap_serve(backend)
+    session = await server.session()
+    for unknown in ({"top_p": 0.5}, {"wizardry": True}):
+        error = await rejected(server, session, {"messages": [USER], **unknown})
+        assert next(iter(unknown)) in error["message"]
+        assert error["param"] == next(iter(unknown))
+        session = await server.session()
+
+
+async def test_an_error_in_a_stream_that_has_begun_ends_it(rolltap_serve, rolltap_tokenizer):
+    reply = Reply(text="Once upon a time", error=RuntimeError("the engine caught fire"))
+    server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer, [reply]))
+    session = await server.session()
+    body = {"messages": [USER], "stream": True}
+    async with server.http.post(f"/{session}/v1/chat/completions", json=body) as response:
+        assert response.status == 200
+        frames = (await response.text()).strip().split("\n\n")
+    assert "the engine caught fire" in frames[-2]
+    assert frames[-1] == "data: [DONE]"
+    assert await server.nodes(session) == []
+
+
+async def test_an_error_before_the_first_byte_has_its_status(rolltap_serve, rolltap_tokenizer):
+    class Failing(ScriptedTokenBackend):
+        def _next(self, prompt_ids, sampling):
+            raise RuntimeError("rate limit hit")
+
+    server = await rolltap_serve(Failing(rolltap_tokenizer))
+    session = await server.session()
+    for stream in (False, True):
+        status, body = await server.post(
+            f"/{session}/v1/chat/completions", {"messages": [USER], "stream": stream}
+        )
+        assert (status, body["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert await server.nodes(session) == []
