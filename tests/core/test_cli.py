@@ -340,6 +340,17 @@ class TestServe:
             for each in sockets:
                 each.close()
 
+    def test_an_address_that_the_machine_lacks_is_left_out_where_the_host_has_another(self, monkeypatch):
+        real = socket.getaddrinfo
+
+        def with_a_foreign_one(host, port, **options):
+            return real("192.0.2.1", port, **options) + real("127.0.0.1", port, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", with_a_foreign_one)
+        (only,) = bind("localhost", 0)
+        with only:
+            assert only.getsockname()[0] == "127.0.0.1"
+
     @pytest.mark.parametrize(
         ("host", "shown"), [("::1", "[::1]"), ("127.0.0.1", "127.0.0.1"), ("localhost", "localhost")]
     )

@@ -40,22 +40,41 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
     Raises `ConfigError` that names the address and says why it can't be used.
     """
-    bound: list[socket.socket] = []
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            free = socket.socket(family, kind, protocol)
-            bound.append(free)
-            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                free.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            free.bind((address[0], port, *address[2:]))
-            port = free.getsockname()[1]
-    except OSError as error:
-        for each in bound:
-            each.close()
-        raise ConfigError(_why_not(host, port, error)) from error
+    missing = None
+    with contextlib.ExitStack() as stack:
+        bound: list[socket.socket] = []
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            for family, _, _, _, address in dict.fromkeys(found):
+                try:
+                    free = stack.enter_context(_bound(family, (address[0], port, *address[2:])))
+                except OSError as error:
+                    # Such as "localhost", which has an IPv6 address also where the machine has no IPv6.
+                    if error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
+                        raise
+                    missing = error
+                else:
+                    port = free.getsockname()[1]
+                    bound.append(free)
+            if missing and not bound:
+                raise missing
+        except OSError as error:
+            raise ConfigError(_why_not(host, port, error)) from error
+        stack.pop_all()
     return bound
+
+
+def _bound(family: int, address: tuple[str | int, ...]) -> socket.socket:
+    free = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            free.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        free.bind(address)
+    except OSError:
+        free.close()
+        raise
+    return free
 
 
 def _why_not(host: str, port: int, error: OSError) -> str:
