@@ -1,5 +1,6 @@
 """Tool calls written as JSON, as most formats write them."""
 
+import re
 from typing import Any
 
 from rolltap.bases.json_text import as_json, members
@@ -7,6 +8,8 @@ from rolltap.types.chat import ToolCall
 
 _NAME_KEYS = ("name", "function", "tool_name", "tool")
 _ARGUMENT_KEYS = ("arguments", "parameters", "args", "input")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character, of an escape such as `\\ud83d` that came alone: text with it can't be sent."""
 _OTHER_KEYS = frozenset({"id", "call_id", "tool_call_id", "index", "type"})
 """What may stand beside the name of a call without arguments. Any other key could be an argument out of place."""
 
@@ -61,7 +64,7 @@ def _call(text: str) -> ToolCall | None:
         return _call(nested[1])
     name_key = next((key for key in _NAME_KEYS if key in found), None)
     name = found.pop(name_key)[0] if name_key else None
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name or _SURROGATE.search(name):
         return None
     for key in _ARGUMENT_KEYS:
         if key in found:

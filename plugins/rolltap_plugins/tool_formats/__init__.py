@@ -1,0 +1,1 @@
+"""The tool-call formats that models are trained on, beside Hermes': one module and one hook each."""

@@ -1,0 +1,41 @@
+"""Mistral's formats: `[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`, and since v11 `[TOOL_CALLS]name[ARGS]{…}`."""
+
+from collections.abc import Callable
+
+from rolltap import (
+    JsonToolParser,
+    ToolCall,
+    ToolParser,
+    arguments_from_json,
+    calls_from_json,
+    hookimpl,
+    mark_pattern,
+)
+
+_WORD = r"[^\s\[\]{}]{1,128}+"
+
+
+class MistralToolParser(JsonToolParser):
+    """Reads both formats."""
+
+    open = "[TOOL_CALLS]"
+    head_pattern = (
+        rf"\s*+(?:{_WORD}\s*+(?:\[CALL_ID\](?:{_WORD})?)?+"
+        rf"(?:{mark_pattern('[ARGS]')}|{mark_pattern('[CALL_ID]')})?\s*+)?"
+    )
+    turn_ends = ("</s>",)
+    keep_special_tokens = True
+
+    def read(self, block: str) -> ToolCall | list[ToolCall] | None:
+        """An array of calls, or the arguments of the tool whose name came before."""
+        name = self.head.partition("[")[0].strip()
+        if not name:
+            return calls_from_json(block)
+        arguments = arguments_from_json(block)
+        return None if arguments is None else ToolCall(name, arguments)
+
+
+@hookimpl
+def tool_parser(name: str) -> Callable[[], ToolParser] | None:
+    """Answer for "mistral"."""
+    return MistralToolParser if name == "mistral" else None
