@@ -59,7 +59,7 @@ class VLLMBackend(TokenBackend):
             echo = echo or delta.prompt_token_ids == _PROBE_IDS
             logprobs = logprobs or (bool(delta.token_ids) and delta.logprobs is not None)
         return {
-            "engine": f"vLLM {version.get('version', 'of unknown version')} at {self.url}",
+            "engine": f"vLLM {version.get('version', 'of unknown version')}",
             "model": served.model,
             "max_model_len": served.max_model_len,
             "endpoint": PATHS[served.endpoint],

@@ -177,7 +177,8 @@ def event_error(data: dict[str, Any], url: str) -> UpstreamError:
 
 
 def _chosen(cards: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next((card for card in cards if not name or card.get("id") == name), {})
+    """The card of the model called `name`, else the first: adapters that are loaded when asked for have none."""
+    return next((card for card in cards if card.get("id") == name), cards[0] if cards else {})
 
 
 def _error(response: aiohttp.ClientResponse, data: bytes) -> UpstreamError:

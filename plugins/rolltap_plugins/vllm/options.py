@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 from urllib.parse import urlsplit
 
 import msgspec
@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, field
 from rolltap import ConfigError
 
 Seconds = Annotated[float, Meta(gt=0)]
-LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
+LogprobsMode = Literal["", "raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """The name that the engine serves; default: the first that it lists."""
     endpoint: Literal["auto", "generate", "completions"] = "auto"
     """`/inference/v1/generate` or `/v1/completions`; "auto" takes the first where the server has it."""
-    logprobs_mode: LogprobsMode | Literal[""] = ""
+    logprobs_mode: LogprobsMode = ""
     """What the server was started with (`--logprobs-mode`); default: asked of it, else vLLM's own default."""
     connect_timeout_s: Seconds = 10.0
     timeout_s: Seconds = 1200.0
@@ -56,7 +56,7 @@ class Options(Struct, frozen=True, kw_only=True):
         try:
             options = msgspec.convert(dict(table), cls)
         except msgspec.ValidationError as error:
-            raise ConfigError(f"{_where(model)}: {error}") from error
+            raise ConfigError(f"{_where(model)}: {_explained(error, table)}") from error
         options._check(model, environ)
         return msgspec.structs.replace(options, url=options.url.rstrip("/").removesuffix("/v1").rstrip("/"))
 
@@ -112,6 +112,15 @@ class Options(Struct, frozen=True, kw_only=True):
 
 def _where(model: str) -> str:
     return f"model {model!r}, backend of kind 'vllm'"
+
+
+def _explained(error: msgspec.ValidationError, table: Mapping[str, Any]) -> str:
+    """The key, its value and what is allowed, from an error such as "Expected `float`, got `str` - at `$.timeout_s`"."""
+    reason, _, place = str(error).partition(" - at ")
+    key = place.strip("`$.").partition("[")[0]
+    allowed = get_args(get_type_hints(Options)[key]) if reason.startswith("Invalid enum") else ()
+    names = ", ".join(repr(name) for name in allowed if name)
+    return f"option {key!r} is {table[key]!r}: {f'allowed are {names}' if names else reason}"
 
 
 def _hint(key: str, known: tuple[str, ...]) -> str:
