@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from rolltap import ConfigError, RolltapError, Sampling, UpstreamError
-from rolltap_plugins.vllm import engine
+from rolltap_plugins.vllm import Options, VLLMBackend, engine
 
 FAKE = Path(__file__).parent.parent / "data" / "fake_engine.py"
 
