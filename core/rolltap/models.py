@@ -9,7 +9,7 @@ import msgspec
 
 from rolltap.bases.backends import Backend, BackendHandle, ChatBackend, TokenBackend
 from rolltap.config import BackendConfig, Config, ModelConfig
-from rolltap.errors import BadRequest, ConfigError, NotFound
+from rolltap.errors import BadRequest, ConfigError, NotFound, PluginError, RolltapError
 from rolltap.limits import Gate
 from rolltap.plugins import Plugins
 from rolltap.rendering import Renderer
@@ -141,7 +141,14 @@ async def _start(
             "which is neither a TokenBackend nor a ChatBackend"
         )
     started.append(backend)
-    await backend.start()
+    try:
+        await backend.start()
+    except RolltapError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"model {model.name!r}: its backend of kind {config.kind!r} can't start: {error}"
+        ) from error
     return BackendHandle(
         backend,
         name=f"{config.kind}-{number}",

@@ -29,6 +29,7 @@ from rolltap.sessions import Session, sampling_from
 from rolltap.turns.base import Turn
 from rolltap.turns.chat import ChatTurn
 from rolltap.turns.collecting import as_message
+from rolltap.turns.constraints import constrained
 from rolltap.turns.prompts import TokenPrompt, place, prepare
 from rolltap.turns.readers import readers_for
 from rolltap.turns.token import TokenTurn
@@ -175,6 +176,7 @@ class Pipeline:
                 await readers_for(self._plugins, request, info, model) if handle.backend.raw_text else None
             )
             return ChatTurn(request, handle, completion, conversation=conversation, readers=readers)
+        request = constrained(request, handle)
         prompt = await prepare(request, forest, model)
         readers = await readers_for(self._plugins, request, info, model, prompt_tail=prompt.tail)
         return TokenTurn(

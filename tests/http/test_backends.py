@@ -250,17 +250,14 @@ async def test_recorders_are_told_and_never_fail_a_request(rolltap_serve, rollta
 
 @pytest.mark.parametrize("hook", ["select_backend", "tool_parser"])
 async def test_a_hook_that_raises_is_named_and_harms_no_session(rolltap_serve, rolltap_tokenizer, hook):
-    def only_when_asked_with_tools(self, tools):
-        if tools:
+    def raises(self):
+        raise ValueError("oh no")
+
+    def raises_with_tools(self, tools):
+        if tools:  # not at start, where parsers are looked for
             raise ValueError("oh no")
 
-    if hook == "tool_parser":
-        broken = only_when_asked_with_tools
-    else:
-
-        def broken(self):
-            raise ValueError("oh no")
-
+    broken = raises_with_tools if hook == "tool_parser" else raises
     broken.__name__ = hook
     plugin = type("Oops", (), {hook: rolltap.hookimpl(broken)})()
     server = await rolltap_serve(answering(rolltap_tokenizer), plugins=[plugin])

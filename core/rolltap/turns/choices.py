@@ -1,5 +1,6 @@
 """One choice of a token backend's answer: from token deltas to chat deltas, and to what is recorded."""
 
+import logging
 import math
 import secrets
 from array import array
@@ -9,9 +10,11 @@ from typing import Any
 from rolltap.bases.parsing import Reasoning
 from rolltap.reading import OutputReader
 from rolltap.rendering import Renderer, StopStrings
-from rolltap.types.chat import Sampling, ToolCall
+from rolltap.types.chat import ChatRequest, ToolCall
 from rolltap.types.generation import ChatDelta, FinishReason, TokenDelta, TokenLogprob, ToolCallDelta
 from rolltap.types.record import Output, pack_ids, pack_logprobs
+
+log = logging.getLogger(__name__)
 
 
 def new_call_id() -> str:
@@ -23,16 +26,23 @@ class TokenChoice:
     """Reads one choice. Feed it the choice's token deltas; `finished` says when it has ended."""
 
     def __init__(
-        self, index: int, renderer: Renderer, sampling: Sampling, reader: OutputReader, *, show_special: bool
+        self,
+        index: int,
+        renderer: Renderer,
+        request: ChatRequest,
+        reader: OutputReader,
+        *,
+        show_special: bool,
     ) -> None:
         self.index = index
         self.finished = False
         self._renderer = renderer
-        self._top_logprobs = sampling.top_logprobs
+        self._top_logprobs = request.sampling.top_logprobs
         self._detokenizer = renderer.detokenizer(skip_special_tokens=not show_special)
-        self._stop = StopStrings(sampling.stop) if sampling.stop else None
+        self._stop = StopStrings(request.sampling.stop) if request.sampling.stop else None
         self._reader = reader
         self._calls = 0
+        self._one_call = request.parallel_tool_calls is False
         self._ids = array("i")
         self._logprobs: array[float] | None = array("d")
         self._finish_reason: FinishReason | None = None
@@ -137,6 +147,8 @@ class TokenChoice:
                     deltas.append(ChatDelta(index=self.index, text=piece))
                 case Reasoning():
                     deltas.append(ChatDelta(index=self.index, reasoning=piece.text))
+                case ToolCall() if self._one_call and self._calls:
+                    log.info("a call of %s is left out: the client allows one call at a time", piece.name)
                 case ToolCall():
                     call = ToolCallDelta(
                         index=self._calls,

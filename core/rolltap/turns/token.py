@@ -34,7 +34,7 @@ class TokenTurn(Turn):
         self._prompt = prompt
         self._cached_tokens: int | None = None
         self._choices = [
-            TokenChoice(index, renderer, request.sampling, reader, show_special=readers.show_special_tokens)
+            TokenChoice(index, renderer, request, reader, show_special=readers.show_special_tokens)
             for index, reader in enumerate(readers.choices)
         ]
 
