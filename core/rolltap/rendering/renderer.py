@@ -1,5 +1,6 @@
 """One model's way between messages, token ids and text."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -30,18 +31,19 @@ class Renderer:
     Rendering and encoding take time in proportion to the text they are given; long texts belong off the event loop.
     """
 
-    def __init__(self, tokenizer: Any, *, name: str = "", chat_template: str = "") -> None:
+    def __init__(
+        self, tokenizer: Any, *, name: str = "", chat_template: str = "", eos_ids: Iterable[int] = ()
+    ) -> None:
         """Learn how the tokenizer's chat template works, by rendering messages of rolltap's own.
 
-        `name` is the hub id or the folder that the tokenizer came from; `chat_template` a .jinja file to use in
-        place of its own template.
+        `name` is what errors call the tokenizer; `chat_template` a .jinja file to use in place of its own template;
+        `eos_ids` the end ids of the model beside the tokenizer's.
         """
         self.tokenizer = tokenizer
         self.codec = Codec(tokenizer)
         self.template = ChatTemplate(tokenizer, name=name, file=chat_template)
         eos = tokenizer.eos_token_id
-        model_ids = generation_eos_ids(name) if name else []
-        self.stop_ids: frozenset[int] = frozenset(model_ids if eos is None else [eos, *model_ids])
+        self.stop_ids: frozenset[int] = frozenset(eos_ids if eos is None else [eos, *eos_ids])
         """The ids at which an engine stops by itself: the tokenizer's end id and the model's."""
         self._suffixes: SuffixRenderer | None = None
         self.boundary = TurnBoundary(closers=self.stop_ids, openers=frozenset())
@@ -54,7 +56,8 @@ class Renderer:
     @classmethod
     def load(cls, tokenizer: str, *, chat_template: str = "") -> "Renderer":
         """The renderer for a tokenizer's hub id or folder. Raises `ConfigError` where one of the two is wrong."""
-        return cls(load_tokenizer(tokenizer), name=tokenizer, chat_template=chat_template)
+        loaded = load_tokenizer(tokenizer)
+        return cls(loaded, name=tokenizer, chat_template=chat_template, eos_ids=generation_eos_ids(tokenizer))
 
     @property
     def closers(self) -> frozenset[int]:

@@ -94,7 +94,7 @@ class ChatTemplate:
             raise BadRequest(
                 f"the model's chat template {verb} these messages: {error}", param="messages"
             ) from error
-        except (TypeError, ValueError, AttributeError, KeyError, IndexError, RecursionError) as error:
+        except Exception as error:  # a template is somebody's program, given a client's messages
             raise BadRequest(
                 f"the model's chat template cannot show these messages: {type(error).__name__}: {error}",
                 param="messages",

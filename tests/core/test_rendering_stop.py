@@ -1,0 +1,69 @@
+"""Stop strings: cut at the first that is complete, however the text comes."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rolltap.errors import BadRequest
+from rolltap.rendering import StopStrings
+
+LETTERS = st.text("ab\n", max_size=12)
+STOPS = st.lists(st.text("ab\n", min_size=1, max_size=5), max_size=4)
+
+
+def first_stop(text, stops):
+    """By trying every beginning of the text: the first that ends in a stop string, and the longest such string."""
+    for end in range(len(text) + 1):
+        found = [stop for stop in stops if text[:end].endswith(stop)]
+        if found:
+            stop = max(found, key=len)
+            return text[: end - len(stop)], stop
+    return text, None
+
+
+@given(pieces=st.lists(LETTERS, max_size=6), stops=STOPS)
+def test_any_cut_gives_the_same(pieces, stops):
+    finder = StopStrings(stops)
+    given_out, matched = "", None
+    for piece in pieces:
+        text, matched = finder.feed(piece)
+        given_out += text
+    given_out += finder.finish()
+    assert (given_out, matched) == first_stop("".join(pieces), stops)
+    assert finder.matched == matched
+
+
+def test_only_what_may_become_a_stop_string_is_held_back():
+    finder = StopStrings(["</answer>"])
+    assert finder.feed("The end </") == ("The end ", None)
+    assert finder.feed("b></ans") == ("</b>", None)
+    assert finder.feed("wer> more") == ("", "</answer>")
+    assert finder.feed("ignored") == ("", "</answer>")
+    assert finder.finish() == ""
+
+
+def test_the_end_gives_what_was_held_back():
+    finder = StopStrings(["stop"])
+    assert finder.feed("almost sto") == ("almost ", None)
+    assert finder.finish() == "sto"
+
+
+def test_an_empty_stop_string_is_refused():
+    with pytest.raises(BadRequest, match="must not be empty") as caught:
+        StopStrings(["x", ""])
+    assert caught.value.info.param == "stop"
+
+
+def test_time_is_linear_for_text_made_to_be_slow():
+    stop = "a" * 2_000 + "b"
+
+    def seconds(count):
+        finder = StopStrings([stop])
+        start = time.perf_counter()
+        for _ in range(count):
+            finder.feed("a")
+        return time.perf_counter() - start
+
+    assert min(seconds(20_000) for _ in range(3)) < 40 * max(min(seconds(2_000) for _ in range(5)), 1e-4)
