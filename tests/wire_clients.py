@@ -1,10 +1,11 @@
 """Real SDKs' clients over scripted replies, and the deltas of replies made up by hypothesis."""
 
+import importlib
 import json
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any
 
-import httpx2
 from hypothesis import strategies as st
 
 from rolltap import (
@@ -23,17 +24,24 @@ from rolltap import (
 CREATED = 1_700_000_000
 
 
-def transport(reply: bytes | dict[str, Any] | ErrorReply) -> httpx2.MockTransport:
-    """Answers every request with a stream's bytes, a plain body or an error."""
+def http_library(sdk: ModuleType) -> Any:
+    """The HTTP library below an SDK: httpx or its successor, as the SDK's version has it."""
+    client = next(base for base in sdk.DefaultHttpxClient.__mro__ if base.__name__ == "Client")
+    return importlib.import_module(client.__module__.partition(".")[0])
 
-    def handle(request: httpx2.Request) -> httpx2.Response:
+
+def http_client(sdk: ModuleType, reply: bytes | dict[str, Any] | ErrorReply) -> Any:
+    """A client for an SDK in which every request is answered with a stream's bytes, a plain body or an error."""
+    library = http_library(sdk)
+
+    def handle(request: Any) -> Any:
         if isinstance(reply, ErrorReply):
-            return httpx2.Response(reply.status, json=reply.body, headers=dict(reply.headers))
+            return library.Response(reply.status, json=reply.body, headers=dict(reply.headers))
         if isinstance(reply, dict):
-            return httpx2.Response(200, json=reply)
-        return httpx2.Response(200, content=reply, headers={"content-type": "text/event-stream"})
+            return library.Response(200, json=reply)
+        return library.Response(200, content=reply, headers={"content-type": "text/event-stream"})
 
-    return httpx2.MockTransport(handle)
+    return sdk.DefaultHttpxClient(transport=library.MockTransport(handle))
 
 
 def blank(converter: MessageConverter) -> Completion:

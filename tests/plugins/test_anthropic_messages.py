@@ -8,7 +8,6 @@ import logging
 from typing import Any
 
 import anthropic
-import httpx2
 import orjson
 import pytest
 from anthropic.types import Message as SdkMessage
@@ -31,7 +30,7 @@ from rolltap import (
 )
 from rolltap_plugins import anthropic_messages
 from rolltap_plugins.anthropic_messages.requests import decode as decode_body
-from wire_clients import blank, collected, frames, replies, streamed, transport, valid
+from wire_clients import blank, collected, frames, http_client, replies, streamed, valid
 
 CONVERTER = anthropic_messages.AnthropicConverter()
 HI = [{"role": "user", "content": "hi"}]
@@ -67,7 +66,7 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 
 
 def client(reply) -> Any:
-    http = httpx2.Client(transport=transport(reply))
+    http = http_client(anthropic, reply)
     return anthropic.Anthropic(base_url="http://rolltap.test", api_key="x", http_client=http, max_retries=0)
 
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from unittest import mock
 
 import aiohttp
-import httpx2
 import msgspec
 import openai
 import pytest
@@ -15,6 +14,9 @@ from yarl import URL
 
 from rolltap import BackendHandle, BadRequest, ChatBackend, UpstreamError
 from rolltap_plugins.errors import classify, classify_error
+from wire_clients import http_library
+
+HTTP = http_library(openai)
 
 
 def summary(error):
@@ -159,18 +161,18 @@ def test_types(error, answer):
     assert summary(error) == answer
 
 
-HTTP = httpx2.Request("POST", "http://up/")
+REQUESTED = HTTP.Request("POST", "http://up/")
 
 
 def sdk_error(kind, status, body=None):
-    return kind("said so", response=httpx2.Response(status, request=HTTP), body=body)
+    return kind("said so", response=HTTP.Response(status, request=REQUESTED), body=body)
 
 
 @pytest.mark.parametrize(
     ("error", "answer"),
     [
-        (openai.APITimeoutError(HTTP), (504, "server_error", "timeout")),
-        (openai.APIConnectionError(request=HTTP), (502, "server_error", "upstream_unreachable")),
+        (openai.APITimeoutError(REQUESTED), (504, "server_error", "timeout")),
+        (openai.APIConnectionError(request=REQUESTED), (502, "server_error", "upstream_unreachable")),
         (sdk_error(openai.NotFoundError, 404), (404, INVALID, "model_not_found")),
         (sdk_error(openai.RateLimitError, 429), (429, "rate_limit_error", "rate_limit_exceeded")),
         (
@@ -178,8 +180,8 @@ def sdk_error(kind, status, body=None):
             (402, "insufficient_quota", "insufficient_quota"),
         ),
         (sdk_error(openai.InternalServerError, 503), (503, "server_error", "overloaded")),
-        (httpx2.ReadTimeout("slow"), (504, "server_error", "timeout")),
-        (httpx2.ConnectError("no"), (502, "server_error", "upstream_unreachable")),
+        (HTTP.ReadTimeout("slow"), (504, "server_error", "timeout")),
+        (HTTP.ConnectError("no"), (502, "server_error", "upstream_unreachable")),
     ],
 )
 def test_exceptions_of_real_sdks(error, answer):
@@ -203,7 +205,7 @@ def test_exceptions_of_real_sdks(error, answer):
         (named("ProviderError", status_code=200), (502, "server_error", "bad_upstream_response")),
         (named("ProviderError", status_code=None), (500, "server_error", "api_error")),
         (
-            named("ProviderError", "x", status_code=None, original_exception=httpx2.ReadTimeout("slow")),
+            named("ProviderError", "x", status_code=None, original_exception=HTTP.ReadTimeout("slow")),
             (504, "server_error", "timeout"),
         ),
         (
@@ -278,7 +280,7 @@ def test_own_errors_say_what_they_mean():
         (upstream(429), None),
         (named("RateLimitError", retry_after="12"), 12.0),
         (sdk_error(openai.RateLimitError, 429), None),
-        (SdkError(response=httpx2.Response(429, headers={"retry-after": "3"})), 3.0),
+        (SdkError(response=HTTP.Response(429, headers={"retry-after": "3"})), 3.0),
     ],
 )
 def test_retry_after(error, seconds):

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 from hypothesis import given
@@ -28,7 +27,7 @@ from rolltap import (
     Usage,
 )
 from rolltap_plugins.openai_dialects import chat
-from wire_clients import blank, collected, frames, replies, streamed, transport, valid
+from wire_clients import blank, collected, frames, http_client, replies, streamed, valid
 
 CONVERTER = chat.ChatConverter()
 HI = [{"role": "user", "content": "hi"}]
@@ -55,7 +54,7 @@ def refusal(body):
 
 
 def client(reply) -> Any:
-    http = httpx2.Client(transport=transport(reply))
+    http = http_client(openai, reply)
     return openai.OpenAI(base_url="http://rolltap.test/v1", api_key="x", http_client=http, max_retries=0)
 
 

@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 from hypothesis import given
@@ -12,7 +11,7 @@ from openai.types import Completion
 
 from rolltap import BadRequest, ChatDelta, ChatRequest, ErrorInfo, Sampling, TokenLogprob, Usage
 from rolltap_plugins.openai_dialects import completions
-from wire_clients import blank, collected, frames, replies, streamed, transport, valid
+from wire_clients import blank, collected, frames, http_client, replies, streamed, valid
 
 CONVERTER = completions.CompletionsConverter()
 
@@ -160,7 +159,7 @@ def test_sdk_reads_plain_and_streamed_replies_and_errors():
     stream, completion = streamed(CONVERTER, ChatRequest(prompt="once"), deltas)
 
     def create(reply, **fields) -> Any:
-        http = httpx2.Client(transport=transport(reply))
+        http = http_client(openai, reply)
         client = openai.OpenAI(
             base_url="http://rolltap.test/v1", api_key="x", http_client=http, max_retries=0
         )

@@ -3,7 +3,6 @@
 import logging
 from typing import Any, get_args
 
-import httpx2
 import openai
 import pytest
 from hypothesis import given
@@ -26,7 +25,7 @@ from rolltap import (
     Usage,
 )
 from rolltap_plugins.openai_dialects import responses
-from wire_clients import blank, collected, frames, replies, streamed, transport, valid
+from wire_clients import blank, collected, frames, http_client, replies, streamed, valid
 
 CONVERTER = responses.ResponsesConverter()
 TOOL = {"type": "function", "name": "exec", "parameters": {"type": "object"}, "strict": False}
@@ -45,7 +44,7 @@ def decode_items(*items):
 
 
 def client(reply) -> Any:
-    http = httpx2.Client(transport=transport(reply))
+    http = http_client(openai, reply)
     return openai.OpenAI(base_url="http://rolltap.test/v1", api_key="x", http_client=http, max_retries=0)
 
 

@@ -51,10 +51,13 @@ def message(request: ChatRequest, completion: Completion) -> dict[str, Any]:
     }
 
 
-class MessageStream(StreamEncoder):
-    """A streamed reply: one block is open at a time.
+Event = dict[str, Any]
 
-    Calls are sent whole, by `finish`: their fragments may come interleaved, which blocks must not be, and none is
+
+class MessageEvents:
+    """A streamed reply as events: one block is open at a time.
+
+    Calls are given whole, by `finish`: their fragments may come interleaved, which blocks must not be, and none is
     of use to a client before the message ends.
     """
 
@@ -65,7 +68,7 @@ class MessageStream(StreamEncoder):
         self._open: Literal["text", "thinking"] | None = None
         self._index = -1
 
-    def start(self) -> bytes:
+    def start(self) -> list[Event]:
         """`message_start`; how many tokens went in is not known yet."""
         begun = {
             **_envelope(self._completion),
@@ -74,73 +77,100 @@ class MessageStream(StreamEncoder):
             "stop_sequence": None,
             "usage": {"input_tokens": 0, "output_tokens": 0},
         }
-        return event_frame({"type": "message_start", "message": begun})
+        return [{"type": "message_start", "message": begun}]
 
-    def delta(self, delta: ChatDelta) -> bytes:
+    def delta(self, delta: ChatDelta) -> list[Event]:
         """The thinking and the text; a message has one choice, whatever a session's `n` is."""
+        events: list[Event] = []
         if delta.index:
-            return b""
-        frames = b""
+            return events
         if delta.reasoning and self._shows_thinking:
-            frames += self._into("thinking") + self._delta("thinking_delta", "thinking", delta.reasoning)
+            events += self._into("thinking")
+            events.append(self._delta("thinking_delta", "thinking", delta.reasoning))
         if delta.text:
-            frames += self._into("text") + self._delta("text_delta", "text", delta.text)
-        return frames
+            events += self._into("text")
+            events.append(self._delta("text_delta", "text", delta.text))
+        return events
 
-    def finish(self, completion: Completion) -> bytes:
+    def finish(self, completion: Completion) -> list[Event]:
         """The calls, why it ended, and the usage."""
         choice = completion.choices[0] if completion.choices else Choice()
-        frames = [self._close()]
+        events = self._close()
         for block, text in _call_blocks(choice):
-            if block["type"] == "tool_use":
-                frames.append(self._start({**block, "input": {}}))
-                if block["input"]:
-                    frames.append(self._delta("input_json_delta", "partial_json", text))
+            if block["type"] == "text":
+                events += [self._start({**block, "text": ""}), self._delta("text_delta", "text", text)]
             else:
-                frames += [self._start({**block, "text": ""}), self._delta("text_delta", "text", text)]
-            frames.append(self._stop())
+                events.append(self._start({**block, "input": {}}))
+                if block["input"]:
+                    events.append(self._delta("input_json_delta", "partial_json", text))
+            events.append(self._stop())
         stop_reason, stop_sequence = _stop(self._request, choice)
         delta = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
-        frames.append(event_frame({"type": "message_delta", "delta": delta, "usage": _usage(completion)}))
-        frames.append(event_frame({"type": "message_stop"}))
-        return b"".join(frames)
+        events.append({"type": "message_delta", "delta": delta, "usage": _usage(completion)})
+        return [*events, {"type": "message_stop"}]
 
-    def error(self, info: ErrorInfo) -> bytes:
+    def error(self, info: ErrorInfo) -> list[Event]:
         """The error, after which nothing comes."""
-        return event_frame({"type": "error", "error": _error(info)})
+        return [{"type": "error", "error": _error(info)}]
 
-    def ping(self) -> bytes:
-        """An event that clients pass over."""
-        return event_frame({"type": "ping"})
-
-    def _into(self, kind: Literal["text", "thinking"]) -> bytes:
+    def _into(self, kind: Literal["text", "thinking"]) -> list[Event]:
         """Have a block of this kind open."""
         if self._open == kind:
-            return b""
-        frames = self._close()
+            return []
+        events = self._close()
         self._open = kind
         block = {"type": "text", "text": ""}
         if kind == "thinking":
             block = {"type": "thinking", "thinking": "", "signature": ""}
-        return frames + self._start(block)
+        return [*events, self._start(block)]
 
-    def _close(self) -> bytes:
+    def _close(self) -> list[Event]:
         if self._open is None:
-            return b""
-        signed = self._delta("signature_delta", "signature", SIGNATURE) if self._open == "thinking" else b""
+            return []
+        signed = [self._delta("signature_delta", "signature", SIGNATURE)] if self._open == "thinking" else []
         self._open = None
-        return signed + self._stop()
+        return [*signed, self._stop()]
 
-    def _start(self, block: dict[str, Any]) -> bytes:
+    def _start(self, block: dict[str, Any]) -> Event:
         self._index += 1
-        return event_frame({"type": "content_block_start", "index": self._index, "content_block": block})
+        return {"type": "content_block_start", "index": self._index, "content_block": block}
 
-    def _delta(self, kind: str, key: str, value: str) -> bytes:
-        delta = {"type": kind, key: value}
-        return event_frame({"type": "content_block_delta", "index": self._index, "delta": delta})
+    def _delta(self, kind: str, key: str, value: str) -> Event:
+        return {"type": "content_block_delta", "index": self._index, "delta": {"type": kind, key: value}}
 
-    def _stop(self) -> bytes:
-        return event_frame({"type": "content_block_stop", "index": self._index})
+    def _stop(self) -> Event:
+        return {"type": "content_block_stop", "index": self._index}
+
+
+class MessageStream(StreamEncoder):
+    """A streamed reply as bytes."""
+
+    def __init__(self, request: ChatRequest, completion: Completion) -> None:
+        self._events = MessageEvents(request, completion)
+
+    def start(self) -> bytes:
+        """See `MessageEvents.start`."""
+        return _frames(self._events.start())
+
+    def delta(self, delta: ChatDelta) -> bytes:
+        """See `MessageEvents.delta`."""
+        return _frames(self._events.delta(delta))
+
+    def finish(self, completion: Completion) -> bytes:
+        """See `MessageEvents.finish`."""
+        return _frames(self._events.finish(completion))
+
+    def error(self, info: ErrorInfo) -> bytes:
+        """See `MessageEvents.error`."""
+        return _frames(self._events.error(info))
+
+    def ping(self) -> bytes:
+        """An event that clients pass over."""
+        return _frames([{"type": "ping"}])
+
+
+def _frames(events: list[Event]) -> bytes:
+    return b"".join(map(event_frame, events))
 
 
 def error_reply(info: ErrorInfo, request_id: str) -> ErrorReply:
