@@ -36,7 +36,15 @@ SAME = {
 @pytest.mark.parametrize("name", SAME)
 def test_named_parameters_go_as_they_are(endpoint, name):
     assert sent(endpoint, **{name: SAME[name]})[name] == SAME[name]
-    assert name not in sent(endpoint)
+    assert sent("generate").get(name) is None
+
+
+def test_what_is_missing_means_the_same_to_both_endpoints():
+    """The token endpoint's own defaults; the other would take the model's generation config."""
+    neutral = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+    neutral |= {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+    assert neutral.items() <= sent("completions").items()
+    assert sent("generate").keys() == {"n", "logprobs", "max_tokens", "detokenize"}
 
 
 def test_every_named_parameter_is_covered():

@@ -50,7 +50,7 @@ class Engine:
         self._options = options
         self._model = model
         self._python = options.launch_python or sys.executable
-        self._port = _free_port()
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._ready = asyncio.Event()
         self._died = asyncio.Event()
@@ -119,16 +119,17 @@ class Engine:
         """Keep the engine running until cancelled."""
         while True:
             started = time.monotonic()
-            code = await self._run(command, healthy)
+            try:
+                ended = f"ended with exit code {await self._run(command, healthy)}"
+            except OSError as error:
+                ended = f"could not be started: {error}"
             if time.monotonic() - started > _SETTLED_S:
                 self._failures = 0
             self._failures += 1
             self._died.set()
             pause = min(_LONGEST_PAUSE_S, 2.0 ** (self._failures - 1))
             self._next_start = time.monotonic() + pause
-            _log.error(
-                "the engine of model %r ended with exit code %s; next start in %g s", self._model, code, pause
-            )
+            _log.error("the engine of model %r %s; next start in %g s", self._model, ended, pause)
             await asyncio.sleep(pause)
 
     async def _run(self, command: list[str], healthy: Callable[[], Awaitable[bool]]) -> int:
@@ -234,7 +235,7 @@ async def _end(process: Process, output: asyncio.Task[None]) -> None:
         await process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that is free now: the engine has the same one each time it is started, so its address stays."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

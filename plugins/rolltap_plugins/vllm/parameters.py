@@ -50,6 +50,13 @@ PARAMETERS = (
 )
 """Every parameter that a vLLM backend takes."""
 
+_NEUTRAL = {
+    "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0,
+    "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0,
+}  # fmt: skip
+"""What a missing parameter means to the token endpoint. `/v1/completions` would take the model's generation config
+instead, which it does not tell: so it is told these, and a record without a parameter has one meaning."""
+
 _SPECIAL = frozenset({"extra", "max_tokens", "n", "response_format", "top_logprobs"})
 _PLAIN = tuple(name for name in Sampling.__struct_fields__ if name not in _SPECIAL)
 """Parameters of `Sampling` that vLLM calls by the same name and takes as they are."""
@@ -98,7 +105,7 @@ def _generate(prompt_ids: list[int], sampling: Sampling, max_tokens: int | None)
 
 
 def _completions(prompt_ids: list[int], sampling: Sampling, max_tokens: int | None) -> dict[str, Any]:
-    body = {"prompt": prompt_ids, **_plain(sampling), **sampling.extra, "max_tokens": max_tokens}
+    body = {"prompt": prompt_ids, **_NEUTRAL, **_plain(sampling), **sampling.extra, "max_tokens": max_tokens}
     # Tokens are then named by their ids in the logprobs: the alternatives' ids come no other way, and servers that
     # lack `return_token_ids` say the sampled ids there.
     body["return_tokens_as_token_ids"] = True
