@@ -124,7 +124,8 @@ def conversations(draw: st.DrawFn, *, calls: int = 2, system: bool = True) -> li
                 number += 1
                 arguments = msgspec.json.encode(draw(ARGUMENTS)).decode()
                 made.append(ToolCall(name="get_weather", arguments=arguments, id=f"call{number:05}"))
-            messages.append(Message(role="assistant", tool_calls=made))
+            words = draw(st.one_of(st.none(), SPEECH))
+            messages.append(Message(role="assistant", content=words, tool_calls=made))
             messages += [
                 Message(role="tool", content=draw(TEXTS), tool_call_id=call.id, name=call.name)
                 for call in made

@@ -37,7 +37,8 @@ def after_the_last_turn(renderer, messages, kept):
     spoken = messages[kept - 1]
     if spoken.tool_calls and renderer.form.shows_calls:
         last = msgspec.structs.replace(spoken.tool_calls[-1], arguments=f'{{"city": "{SPOKEN}"}}')
-        spoken = msgspec.structs.replace(spoken, tool_calls=[*spoken.tool_calls[:-1], last])
+        words = SPOKEN if spoken.text else None
+        spoken = msgspec.structs.replace(spoken, content=words, tool_calls=[*spoken.tool_calls[:-1], last])
     else:
         spoken = Message(role="assistant", content=SPOKEN)
     text = rendered(renderer, [*messages[: kept - 1], spoken, *messages[kept:]])
@@ -151,6 +152,24 @@ def test_what_a_user_spells_is_not_taken_for_the_end_of_a_turn(renderers):
     ]
     suffix = renderer.suffix(ChatRequest(messages=messages), 2, renderer.tokenizer.eos_token_id)
     assert suffix.text == "\n\n### user:\nWhat does </s> mean?\n\n### assistant:\n"
+
+
+def test_a_call_in_a_template_without_closers_ends_with_its_markup(renderers, tmp_path):
+    template = tmp_path / "calling.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ '### ' + m.role + ':\\n' + (m.content or '') }}"
+        "{% for call in m.tool_calls or [] %}<call>{{ call.function.arguments | tojson }}</call>{% endfor %}"
+        "{{ '\\n\\n' }}{% endfor %}{{ '### assistant:\\n' if add_generation_prompt }}"
+    )
+    renderer = Renderer(renderers("plain").tokenizer, chat_template=str(template))
+    messages = [
+        Message(role="user", content="a"),
+        Message(role="assistant", tool_calls=[ToolCall(name="f", id="call00001")]),
+        Message(role="tool", content="What is </s>?", tool_call_id="call00001"),
+    ]
+    for last in (renderer.tokenizer.eos_token_id, renderer.encode("a")[0]):
+        suffix = renderer.suffix(ChatRequest(messages=messages), 2, last)
+        assert suffix.text == "\n\n### tool:\nWhat is </s>?\n\n### assistant:\n"
 
 
 def test_glm_keeps_what_the_model_stopped_with_when_another_message_comes(renderers):

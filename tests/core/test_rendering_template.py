@@ -130,6 +130,21 @@ def test_transformers_functions_and_tags_work(with_template):
     assert with_template(text).prompt(hello()).text == '"Hello"4'
 
 
+def test_a_template_that_takes_parts_alone_is_given_parts(with_template):
+    renderer = with_template(
+        "{% for m in messages %}{{ m.role }}:{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}"
+        "{% endif %}{% endfor %}<|im_end|>{% endfor %}"
+    )
+    messages = [
+        Message(role="user", content="a"),
+        Message(role="assistant", content="b"),
+        Message(role="user", content="c"),
+    ]
+    request = ChatRequest(messages=messages)
+    assert renderer.prompt(request).text == "user:a<|im_end|>assistant:b<|im_end|>user:c<|im_end|>"
+    assert renderer.suffix(request, 2, renderer.tokenizer.eos_token_id).text == "user:c<|im_end|>"
+
+
 def test_lone_surrogates_are_replaced(renderers):
     call = ToolCall(name="f", arguments='{"a": "\\ud800", "b": "\\ud83d\\ude42"}')
     messages = [Message(role="user", content="x"), Message(role="assistant", tool_calls=[call])]

@@ -101,6 +101,6 @@ def test_raw_prompts_get_the_bos_that_the_tokenizer_adds(tmp_path):
 
 
 def test_special_tokens_are_recognised_wherever_they_stand(folder):
-    """As the engines' own chat endpoints do it; README says so."""
+    """As the engines' own chat endpoints do it: see `Codec.encode`."""
     renderer = Renderer.load(str(folder))
     assert renderer.codec.id_of("<|im_end|>") in renderer.encode("I say <|im_end|> and go on")

@@ -1,6 +1,7 @@
 """Where an assistant's turn ends in a template, and what of that a recorded sequence already has."""
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 from msgspec import Struct
 
@@ -122,14 +123,15 @@ class BoundaryFinder:
             return None
         span = find_boundary(between, boundary, self._codec)
         if span is None:
-            own = 0
-            if calls:
-                end = self.tail(calls=True, tools=tools) or ""
-                own = next(
-                    (i for i, (a, b) in enumerate(zip(end, between, strict=False)) if a != b), len(end)
-                )
+            own = len(self._markup(between, tools=tools)) if calls else 0
             span = own, own
         return Seam(between=between, start=span[0], end=span[1])
+
+    def _markup(self, between: str, *, tools: bool) -> str:
+        """What of the text after a call belongs to the call: what is there as well where nothing follows."""
+        end = self.tail(calls=True, tools=tools) or ""
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(end, between, strict=False))
+        return "".join(letter for letter, _ in same).rstrip()
 
 
 def find_boundary(text: str, boundary: TurnBoundary, codec: Codec) -> tuple[int, int] | None:

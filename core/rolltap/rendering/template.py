@@ -1,6 +1,5 @@
 """Rendering a model's chat template."""
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ _RESERVED = frozenset(
         "tools",
     }
 )
+_PROBE = "a user's words"
 
 
 class ChatTemplate:
@@ -41,8 +41,9 @@ class ChatTemplate:
             "chat_template to a .jinja file, or use /v1/completions"
         )
         self.missing = self._override is None and not tokenizer.chat_template
+        self._in_parts = False
         if not self.missing:
-            self._check_syntax()
+            self._in_parts = not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
 
     def source(self, *, tools: bool) -> str:
         """The template's text; a tokenizer may have another one for requests with tools."""
@@ -78,6 +79,8 @@ class ChatTemplate:
                 param=f"chat_template_kwargs.{reserved[0]}",
             )
         source = self.source(tools=bool(tools))
+        if self._in_parts:
+            messages = [_in_parts(message) for message in messages]
         known: dict[str, Any] = {
             **self._special_tokens,
             "add_generation_prompt": generation_prompt,
@@ -101,11 +104,21 @@ class ChatTemplate:
             ) from error
         return _valid_unicode(texts[0])
 
-    def _check_syntax(self) -> None:
-        for count in range(2):
-            # Refused or not: it compiles. What it takes is found out later, with messages made for that.
-            with contextlib.suppress(BadRequest):
-                self.render([{"role": "user", "content": "x"}], tools=[{}] * count)
+    def _shows(self, content: Any) -> bool:
+        """Whether a user's content is shown in this form: templates of vision models may take parts alone."""
+        messages = [{"role": "user", "content": content}]
+        try:
+            # Both of a tokenizer's templates, if it has one for requests with tools: both must be valid.
+            return all(_PROBE in self.render(messages, tools=[{}] * count) for count in range(2))
+        except BadRequest:
+            return False
+
+
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    if not isinstance(content, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}]}
 
 
 def _read(file: str) -> str:
