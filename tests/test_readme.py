@@ -1,0 +1,80 @@
+"""What the README shows is what happens."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from rolltap.config import Config
+from rolltap.testing import ScriptedTokenBackend
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The address of the embedded model, served as `make run` does."""
+    log = (tmp_path_factory.mktemp("serve") / "log").open("w+")
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("rolltap"), "serve", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    with process, log:
+        line = process.stdout.readline()
+        assert line.startswith("rolltap is serving smollm2-135m on "), Path(log.name).read_text()
+        yield line.split()[-1]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_the_first_example_prints_what_the_readme_shows(served):
+    code, shown = blocks("python")[0], blocks("text")[0]
+    script = code.replace("http://127.0.0.1:9100", served)
+    assert script.count(served) == 2
+    got = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    for printed, expected in zip(got.splitlines(), shown.splitlines(), strict=True):
+        for word, wanted in zip(printed.split(), expected.split(), strict=True):
+            if re.fullmatch(r"-?\d+\.\d+", wanted):
+                assert float(word) == pytest.approx(float(wanted), abs=0.02)
+            else:
+                assert word == wanted
+
+
+async def test_the_parser_is_ten_lines_and_works(rolltap_serve, rolltap_tokenizer, tmp_path):
+    code = blocks("python")[1]
+    body = [line for line in code.splitlines() if line.strip() and not line.startswith(("import", "@"))]
+    assert len(body) <= 10
+    (tmp_path / "angle.py").write_text(code)
+    backend = ScriptedTokenBackend(
+        rolltap_tokenizer, ['Sure. <call>search: {"q": "a b"}</call> Done.']
+    )
+    server = await rolltap_serve(
+        backend, config={"plugins": {"dir": str(tmp_path)}}, model={"tool_parser": "angle"}
+    )
+    tools = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
+    status, answer = await server.post(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tools": tools}
+    )
+    assert status == 200, answer
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert (call["function"]["name"], call["function"]["arguments"]) == ("search", '{"q": "a b"}')
+
+
+def test_the_config_is_one():
+    (toml,) = blocks("toml")
+    (model,) = Config.load(tomllib.loads(toml)).models
+    assert (model.name, model.backends[0].kind) == ("qwen3-4b", "vllm")
+    assert len(toml.strip().splitlines()) == 5
