@@ -50,10 +50,9 @@ def arguments_from_json(text: str) -> str | None:
         except ValueError:
             return None
     if isinstance(value, dict):
-        return text
-    return (
-        "{}" if value is None or value in ([], "") or (isinstance(value, str) and not value.strip()) else None
-    )
+        return _SURROGATE.sub(lambda half: f"\\u{ord(half.group()):04x}", text)
+    empty = value is None or value == [] or (isinstance(value, str) and not value.strip())
+    return "{}" if empty else None
 
 
 def _call(text: str) -> ToolCall | None:

@@ -85,7 +85,7 @@ class JsonToolParser(TagToolParser):
         self._held.add(text)
         if not self._scanner.feed(text, last):
             if last:
-                self._say(self._mark + self.head + self._held.take())
+                self._say_cut(self._mark + self.head + self._held.take())
                 self._state = self._in_text
             return None
         raw = self._held.take()

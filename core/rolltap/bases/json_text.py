@@ -27,7 +27,8 @@ _MEMBERS = re.compile(
 _CLOSER = {"{": "}", "[": "]"}
 _MAX_DEPTH = 200
 """Deeper nesting is no tool call, and would overflow the stack of those who decode it."""
-_MAX_WAITING = 16
+_MAX_WAITING = 64
+"""Characters in small pieces that are looked at together."""
 
 # What the grammar allows next.
 _KEY, _COLON, _VALUE, _ITEM, _NEXT = "key or }", ":", "value", "value or ]", ", or the end"
@@ -48,6 +49,7 @@ class JsonScanner:
         "_scalar",
         "_stack",
         "_waiting",
+        "_waiting_size",
         "end",
         "failed_at",
         "string",
@@ -67,6 +69,7 @@ class JsonScanner:
         self._scalar: list[str] = []
         self._offset = 0
         self._waiting: list[str] = []
+        self._waiting_size = 0
 
     @property
     def lacks_only_brace(self) -> bool:
@@ -79,10 +82,12 @@ class JsonScanner:
         Small pieces that can't end the value wait and are looked at together, unless this is the `last`.
         """
         self._waiting.append(text)
-        if not last and len(self._waiting) < _MAX_WAITING and "}" not in text and "]" not in text:
+        self._waiting_size += len(text)
+        if not last and self._waiting_size < _MAX_WAITING and "}" not in text and "]" not in text:
             return False
         text = "".join(self._waiting)
         self._waiting.clear()
+        self._waiting_size = 0
         return self._scan(text)
 
     def _scan(self, text: str) -> bool:
@@ -173,7 +178,9 @@ _ODD_TOKEN = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-_ODD_CHARACTER = re.compile(r'\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)|["\x00-\x1f]', re.DOTALL)
+_ODD_CHARACTER = re.compile(
+    r'\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|U[0-9a-fA-F]{8}|.)|["\x00-\x1f]', re.DOTALL
+)
 _WORDS = {"True": "true", "False": "false", "None": "null", ",": ""}
 
 
@@ -181,8 +188,9 @@ def _json_character(match: re.Match[str]) -> str:
     odd = match.group()
     if len(odd) == 1:
         return json.dumps(odd)[1:-1]
-    if len(odd) > 2:
-        return odd if odd[1] == "u" else f"\\u00{odd[2:]}"
+    if len(odd) > 2:  # an escape by number: Python has more of them
+        digits = odd[2:]
+        return odd if odd[1] == "u" else json.dumps(chr(int(digits, 16)))[1:-1]
     if odd[1] in '"\\/bfnrt':
         return odd
     if odd[1] == "'":
@@ -203,7 +211,12 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-_decoder = json.JSONDecoder(parse_constant=_no_constant)
+def _integer(digits: str) -> int | float:
+    """An integer; one that is too long for `int` has its place in JSON all the same."""
+    return int(digits) if len(digits) < 4000 else float(digits)
+
+
+_decoder = json.JSONDecoder(parse_constant=_no_constant, parse_int=_integer)
 
 
 def as_json(text: str) -> tuple[str, Any]:
@@ -219,8 +232,11 @@ def as_json(text: str) -> tuple[str, Any]:
         except ValueError:
             text = _ODD_TOKEN.sub(_json_token, text)
             return text, _decoder.decode(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    except (
+        RecursionError,
+        OverflowError,
+    ) as error:  # nested too deeply; a character that Unicode does not have
+        raise ValueError(str(error)) from None
 
 
 def members(text: str) -> Iterator[tuple[str, Any, str]]:

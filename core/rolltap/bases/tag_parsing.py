@@ -19,6 +19,8 @@ from rolltap.types.chat import ToolCall
 
 Step = Literal["inside", "closed", "broken"]
 
+_PIECE = 4096
+
 _log = logging.getLogger(__name__)
 
 
@@ -87,19 +89,26 @@ class TagToolParser(ToolParser):
         """Take the next piece of text; give what is certain now."""
         out: list[str | ToolCall] = []
         self._out = out
-        rest: str | None = text
-        while rest:
-            rest = self._state(rest, False)
+        self._take(text)
         return out
 
     def finish(self) -> Sequence[str | ToolCall]:
         """Give everything that was held back."""
         out: list[str | ToolCall] = []
         self._out = out
-        rest: str | None = ""
+        rest = self._state("", True)
         while rest is not None:
-            rest = self._state(rest, True)
+            self._take(rest)
+            rest = self._state("", True)
         return out
+
+    def _take(self, text: str) -> None:
+        """Let the states read the text, a long one by pieces: each block copies what is left of its piece."""
+        rest: str | None
+        for start in range(0, len(text), _PIECE):
+            rest = text[start : start + _PIECE]
+            while rest:
+                rest = self._state(rest, False)
 
     # Text outside of blocks
 
@@ -114,6 +123,15 @@ class TagToolParser(ToolParser):
     def _say(self, text: str) -> None:
         if text:
             self._out.append(text)
+
+    def _say_cut(self, text: str) -> None:
+        """Give a block that the text's end has cut off, without end-of-turn marks after it."""
+        if self.turn_ends:
+            beginning = text
+            while (shorter := beginning.rstrip()).endswith(self.turn_ends):
+                mark = next(mark for mark in self.turn_ends if shorter.endswith(mark))
+                text = beginning = shorter[: -len(mark)]
+        self._say(text)
 
     def _in_text(self, text: str, last: bool) -> str | None:
         if self._beginning:
@@ -146,16 +164,19 @@ class TagToolParser(ToolParser):
         waiting = self._held.undecided(text, last)
         if waiting is None:
             return None
-        ends, ends_and_beginning = _turn_end_patterns(self.turn_ends)
-        if last and ends.fullmatch(waiting):
+        ends, beginning = _turn_end_patterns(self.turn_ends)
+        end = ends.match(waiting).end()  # type: ignore[union-attr]  # matches ""
+        self._block.add(waiting[:end])
+        rest = waiting[end:]
+        if last and not rest:
+            self._block.take()
             return None
-        if not last and ends_and_beginning.fullmatch(waiting):
-            self._held.add(waiting)
+        if not last and beginning.fullmatch(rest):
+            self._held.add(rest)
             return None
-        end = ends.match(waiting).end()  # type: ignore[union-attr]  # it begins with a mark
-        self._say(waiting[:end])
+        self._say(self._block.take())
         self._state = self._in_text
-        return waiting[end:]
+        return rest
 
     def _in_thinking(self, text: str, last: bool) -> str | None:
         marks = marks_of(self._think_marks[1], *self.call_marks)
@@ -301,7 +322,7 @@ class TagToolParser(ToolParser):
         end = self._json_end
         cut = end is None or not self.close.startswith(block[end:].strip())
         if cut or not self._read(block[:end]):
-            self._say(self._mark + block)
+            self._say_cut(self._mark + block)
         return None
 
     def _read(self, block: str) -> bool:
@@ -334,9 +355,9 @@ def resume(scanner: JsonScanner, raw: str, close: str) -> int:
 
 
 def _turn_end_patterns(turn_ends: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What matches end-of-turn marks and white space, and the same followed by the beginning of another one."""
-    ends = f"(?:{'|'.join(map(re.escape, turn_ends))}|\\s)*+"
-    return re.compile(ends), re.compile(f"{ends}(?:{'|'.join(map(mark_pattern, turn_ends))})")
+    """What matches end-of-turn marks and white space, and what matches the beginning of such a mark."""
+    ends = "|".join(map(re.escape, turn_ends))
+    return re.compile(rf"(?:{ends}|\s)*+"), re.compile("|".join(map(mark_pattern, turn_ends)))
 
 
 def _group_start_patterns(start: str, open_mark: str) -> tuple[re.Pattern[str], re.Pattern[str]]:

@@ -18,6 +18,7 @@ _HEADER_MARKS = Marks("<|message|>", "<|end|>", "<|call|>", "<|return|>")
 _BODY_MARKS = Marks("<|start|>", "<|channel|>", "<|end|>", "<|call|>", "<|return|>")
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _MAX_HEADER = 512
+_PIECE = 4096  # a long text is read by pieces: each message copies what is left of its piece
 _RECIPIENT = re.compile(r"\bto=(?P<name>[^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(?P<channel>\w+)")
 
@@ -37,16 +38,18 @@ class _Messages:
         self._header = ""
 
     def feed(self, text: str, *, last: bool = False) -> Iterator[_Part]:
-        text, self._beginning = self._beginning + text, ""
-        while text:
-            text = yield from self._header_part(text, last) if self._header else self._body_part(text, last)
-        if last and self._header:
-            yield _Part("body", self._header)
-            self._header = ""
+        for start in range(0, len(text), _PIECE):
+            rest, self._beginning = self._beginning + text[start : start + _PIECE], ""
+            while rest:
+                rest = yield from self._header_part(rest) if self._header else self._body_part(rest)
+        if last:
+            rest, self._header, self._beginning = self._header + self._beginning, "", ""
+            if rest:
+                yield _Part("body", rest)
 
-    def _body_part(self, text: str, last: bool) -> Generator[_Part, None, str]:
+    def _body_part(self, text: str) -> Generator[_Part, None, str]:
         mark = _BODY_MARKS.search(text)
-        end = mark.start() if mark else len(text) if last else _BODY_MARKS.held(text)
+        end = mark.start() if mark else _BODY_MARKS.held(text)
         if end:
             yield _Part("body", text[:end])
         if mark is None:
@@ -58,9 +61,9 @@ class _Messages:
             self._header = mark.group()
         return text[mark.end() :]
 
-    def _header_part(self, text: str, last: bool) -> Generator[_Part, None, str]:
+    def _header_part(self, text: str) -> Generator[_Part, None, str]:
         mark = _HEADER_MARKS.search(text)
-        end = mark.start() if mark else len(text) if last else _HEADER_MARKS.held(text)
+        end = mark.start() if mark else _HEADER_MARKS.held(text)
         self._header += text[:end]
         if len(self._header) > _MAX_HEADER or (mark is not None and mark.group() != "<|message|>"):
             header, self._header = self._header, ""
