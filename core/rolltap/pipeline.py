@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from rolltap.bases.backends import BackendHandle, ChatBackend
+from rolltap.classifying import classify
 from rolltap.errors import BadRequest, ErrorInfo, PluginError, RequestError
 from rolltap.models import Model, Models
 from rolltap.plugins import Plugins
@@ -99,14 +100,7 @@ class Pipeline:
 
     async def classify(self, error: BaseException, handle: BackendHandle | None = None) -> ErrorInfo:
         """What an exception means to a client."""
-        if isinstance(error, RequestError):
-            return error.info
-        if isinstance(error, PluginError):
-            return ErrorInfo(status=500, message=str(error), code="plugin_error")
-        info = await self._plugins.call_first("classify_error", error=error, backend=handle)
-        if isinstance(info, ErrorInfo):
-            return info
-        return ErrorInfo(status=500, message=str(error) or type(error).__name__)
+        return await classify(self._plugins, error, handle)
 
     def client_left(self, session: Session | None, completion: Completion) -> None:
         """Note that the client left before it had the last byte of a completion that is recorded."""
@@ -133,8 +127,8 @@ class Pipeline:
         model's config drops.
         """
         sampling = pinned(request.sampling, session.info.sampling) if session else request.sampling
-        earlier = _earlier(request, session)
-        messages = [model.without_volatile(message) for message in (*earlier, *request.messages)]
+        own, new = request.messages[: request.num_instructions], request.messages[request.num_instructions :]
+        messages = [model.without_volatile(message) for message in (*own, *_earlier(request, session), *new)]
         return msgspec.structs.replace(request, sampling=sampling, messages=messages)
 
     async def _select(
@@ -216,7 +210,7 @@ class Pipeline:
     async def _keep_reply(self, asked: ChatRequest, session: Session | None, completion: Completion) -> None:
         """Keep a reply that a later request may refer to by its id."""
         if session is not None and asked.keep:
-            messages = [*asked.messages, *map(as_message, completion.choices[:1])]
+            messages = [*asked.messages[asked.num_instructions :], *map(as_message, completion.choices[:1])]
             kept = ReplyKept(id=completion.id, previous_id=asked.previous_id, messages=messages)
             await session.append(kept)
 

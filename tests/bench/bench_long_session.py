@@ -47,6 +47,7 @@ async def run(family: str) -> None:
             session = Session(info, NoStore())
             messages: list[Message] = []
             costs: dict[int, tuple[float, float]] = {}
+            start_tokens = 0
             for turn in range(1, TURNS + 1):
                 messages.append(Message(role="user", content=f"{turn} {QUESTION}"))
                 request = ChatRequest(messages=messages)

@@ -52,9 +52,11 @@ def _arguments(call: ToolCall) -> Any:
     if not text:
         return {}
     try:
-        return _plain(orjson.loads(text))
-    except orjson.JSONDecodeError:
-        return text
+        arguments = _plain(orjson.loads(text))
+        orjson.dumps(arguments)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError):
+        return text  # no JSON, or nested too deep to write it again
+    return arguments
 
 
 def _calls(calls: Sequence[ToolCall]) -> bytes:

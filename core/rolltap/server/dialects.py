@@ -54,6 +54,10 @@ async def read_json(request: web.Request) -> dict[str, Any]:
         raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(body, dict):
         raise BadRequest("the body must be a JSON object", code="invalid_json")
+    try:
+        orjson.dumps(body)
+    except orjson.JSONEncodeError as error:
+        raise BadRequest(f"the body can't be handled: {error}", code="invalid_json") from None
     return body
 
 

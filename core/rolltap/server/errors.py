@@ -92,4 +92,5 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 async def add_request_id(request: web.Request, response: web.StreamResponse) -> None:
     """Signal `on_response_prepare`: name the request in every answer."""
-    response.headers.setdefault("x-request-id", request.get(REQUEST_ID, ""))
+    for name in ("x-request-id", "request-id"):  # OpenAI's clients read the one, Anthropic's the other
+        response.headers.setdefault(name, request.get(REQUEST_ID, ""))

@@ -9,12 +9,12 @@ from rolltap.errors import UpstreamError
 from rolltap.reading import OutputReader
 from rolltap.record.forest import Forest
 from rolltap.turns.base import Turn, each, named
-from rolltap.turns.choices import new_call_id
 from rolltap.turns.collecting import as_message, transcript
+from rolltap.turns.fragments import CallFragments
 from rolltap.turns.prompts import Conversation
 from rolltap.turns.readers import Readers
 from rolltap.types.chat import ChatRequest, ToolCall
-from rolltap.types.generation import ChatDelta, Completion, ToolCallDelta
+from rolltap.types.generation import ChatDelta, Completion
 from rolltap.types.record import NodesRecorded, Output, Prompt
 
 TEXT_ONLY = "a text-only backend gives no token ids"
@@ -35,7 +35,7 @@ class ChatTurn(Turn):
         super().__init__(request, handle, completion)
         self._conversation = conversation
         self._readers = readers
-        self._called: dict[int, int] = {}
+        self._calls: dict[int, CallFragments] = {}
 
     async def deltas(self) -> AsyncGenerator[ChatDelta, None]:
         """Ask the backend; yield its deltas, each whole tool call as a fragment of its own."""
@@ -54,13 +54,18 @@ class ChatTurn(Turn):
                         )
                         delta.finish_reason = delta.stop_sequence = None
                     yield delta
-        if not ends:
-            raise UpstreamError("the backend's answer ended without a finish reason")
+        if unfinished := (self._collector.begun or {0}) - ends.keys():
+            raise UpstreamError(
+                f"the backend's answer ended without a finish reason of choice {min(unfinished)}"
+            )
         self._ends = [ends[index] for index in sorted(ends)]
         self._collector.collect()
 
     def _read(self, delta: ChatDelta) -> list[ChatDelta]:
-        delta.tool_calls = [self._fragment(delta.index, call) for call in delta.tool_calls]
+        calls = self._calls.setdefault(delta.index, CallFragments())
+        delta.tool_calls = [fragment for call in delta.tool_calls for fragment in calls.take(call)]
+        if delta.finish_reason is not None:
+            calls.finish()
         if self._readers is None:
             return [delta]
         if not 0 <= delta.index < len(self._readers.choices):
@@ -69,19 +74,9 @@ class ChatTurn(Turn):
             )
         return self._read_raw(delta, self._readers.choices[delta.index])
 
-    def _fragment(self, choice: int, call: ToolCall | ToolCallDelta) -> ToolCallDelta:
-        if isinstance(call, ToolCall):
-            call = ToolCallDelta(
-                index=self._called.get(choice, 0), id=call.id, name=call.name, arguments=call.arguments
-            )
-        first = call.index >= self._called.get(choice, 0)
-        if first:
-            self._called[choice] = call.index + 1
-            call.id = call.id or new_call_id()
-        return call
-
     def _read_raw(self, delta: ChatDelta, reader: OutputReader) -> list[ChatDelta]:
         """The deltas of a backend whose text still holds the model's own markup."""
+        calls = self._calls[delta.index]
         pieces = [*reader.feed(delta.text)] if delta.text else []
         if delta.finish_reason is not None:
             pieces += reader.finish()
@@ -90,10 +85,10 @@ class ChatTurn(Turn):
             if isinstance(piece, str):
                 deltas.append(ChatDelta(index=delta.index, text=piece))
             elif isinstance(piece, ToolCall):
-                deltas.append(ChatDelta(index=delta.index, tool_calls=[self._fragment(delta.index, piece)]))
+                deltas.append(ChatDelta(index=delta.index, tool_calls=[*calls.take(piece)]))
             else:
                 deltas.append(ChatDelta(index=delta.index, reasoning=piece.text))
-        if delta.finish_reason == "stop" and self._called.get(delta.index):
+        if delta.finish_reason == "stop" and calls.told:
             delta.finish_reason = "tool_calls"
         delta.text = ""
         return [*deltas, delta]

@@ -31,6 +31,11 @@ class Collector:
         self._parts: dict[int, _ChoiceParts] = {}
         self._choices: dict[int, Choice] = {}
 
+    @property
+    def begun(self) -> set[int]:
+        """The indices of the choices that something was said of."""
+        return set(self._parts)
+
     def add(self, delta: ChatDelta) -> None:
         """Take the next delta."""
         parts = self._parts.get(delta.index)

@@ -125,5 +125,7 @@ class ChatRequest(Struct, kw_only=True):
     """The reply whose conversation `messages` go on from, where the dialect refers to it by an id."""
     keep: bool = False
     """Whether a later request may refer to this one's reply by its id."""
+    num_instructions: int = 0
+    """How many of the first messages hold for this request alone and are not kept with its reply."""
     metadata: dict[str, Any] = field(default_factory=dict)
     """What the client said that changes no token: user ids, cache keys and the like."""

@@ -1,0 +1,61 @@
+"""Tool calls from a chat upstream, put in order: what comes in pieces, with gaps or without a name yet."""
+
+from rolltap.errors import UpstreamError
+from rolltap.turns.choices import new_call_id
+from rolltap.types.chat import ToolCall
+from rolltap.types.generation import ToolCallDelta
+
+
+class _Call:
+    def __init__(self, call_id: str | None) -> None:
+        self.id = call_id
+        self.index: int | None = None
+        """Its number among the calls that the client has been told of; None until its name is known."""
+        self.held = ""
+
+
+class CallFragments:
+    """The calls of one choice. What it gives counts calls from 0 without gaps, each with id and name once, first."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, _Call] = {}
+        self.told = 0
+        """How many calls the client has been told of."""
+
+    def take(self, call: ToolCall | ToolCallDelta) -> list[ToolCallDelta]:
+        """The fragments to send for one that came."""
+        if isinstance(call, ToolCall):
+            whole = _Call(call.id)
+            return [self._begin(whole, call.name, call.arguments)]
+        known = self._open.get(call.index)
+        if known is None or _is_another(call, known):
+            if known is not None:
+                _check_named(known)
+            known = self._open[call.index] = _Call(call.id)
+        known.id = known.id or call.id
+        if known.index is not None:
+            return [ToolCallDelta(index=known.index, arguments=call.arguments)] if call.arguments else []
+        if not call.name:
+            known.held += call.arguments
+            return []
+        return [self._begin(known, call.name, known.held + call.arguments)]
+
+    def finish(self) -> None:
+        """The choice is over. Raises `UpstreamError` for a call whose name never came."""
+        for call in self._open.values():
+            _check_named(call)
+
+    def _begin(self, call: _Call, name: str, arguments: str) -> ToolCallDelta:
+        call.index = self.told
+        self.told += 1
+        return ToolCallDelta(index=call.index, id=call.id or new_call_id(), name=name, arguments=arguments)
+
+
+def _is_another(call: ToolCallDelta, known: _Call) -> bool:
+    """Whether a fragment begins a new call though its index is taken: some upstreams number them all 0."""
+    return bool(call.id and call.name and known.id and call.id != known.id)
+
+
+def _check_named(call: _Call) -> None:
+    if call.index is None:
+        raise UpstreamError("the backend sent a tool call without a name")
