@@ -3,7 +3,7 @@
 It records every rollout as exact token ids, loss masks and logprobs. This module is the whole public API.
 """
 
-from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendHandle, ChatBackend, TokenBackend
+from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendHandle, TokenBackend
 from rolltap.bases.calls import arguments_from_json, calls_from_json
 from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
 from rolltap.bases.json_parsing import JsonToolParser
@@ -13,6 +13,7 @@ from rolltap.bases.parsing import Reasoning, ReasoningParser, ToolParser
 from rolltap.bases.stores import Store
 from rolltap.bases.tag_parsing import TagToolParser
 from rolltap.bases.tag_reasoning import TagReasoningParser
+from rolltap.direct import ChatBackend
 from rolltap.errors import (
     BadRequest,
     ConfigError,
@@ -38,6 +39,7 @@ from rolltap.types.chat import (
     ToolCall,
     ToolChoice,
 )
+from rolltap.types.direct import BackendResponse, StreamEvent
 from rolltap.types.generation import (
     ChatDelta,
     Choice,
@@ -66,6 +68,7 @@ __all__ = [
     "SAMPLING_PARAMETERS",
     "Backend",
     "BackendHandle",
+    "BackendResponse",
     "BadRequest",
     "ChatBackend",
     "ChatDelta",
@@ -100,6 +103,7 @@ __all__ = [
     "SessionInfo",
     "Store",
     "StreamEncoder",
+    "StreamEvent",
     "TagReasoningParser",
     "TagToolParser",
     "TextPart",

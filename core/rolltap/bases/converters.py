@@ -58,6 +58,13 @@ class MessageConverter(ABC):
     def decode(self, body: dict[str, Any]) -> ChatRequest:
         """The request that the client's JSON body is. Raises `BadRequest` that names a wrong field."""
 
+    def decode_leniently(self, body: dict[str, Any]) -> ChatRequest:
+        """The request of a caller in this process, such as one of `ChatBackend.send_message`.
+
+        What `decode` refuses may be left out or put right here. The default is `decode`.
+        """
+        return self.decode(body)
+
     @abstractmethod
     def encode(self, request: ChatRequest, completion: Completion) -> dict[str, Any]:
         """A plain reply's JSON body."""

@@ -6,7 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from rolltap.bases.backends import ChatBackend, TokenBackend
+from rolltap.bases.backends import TokenBackend
+from rolltap.direct import ChatBackend
 from rolltap.types.chat import ChatRequest, Sampling
 from rolltap.types.generation import ChatDelta, FinishReason, TokenDelta
 
