@@ -143,6 +143,29 @@ class TestJsonToolParser:
         assert_every_cut(Counted, "".join(parts))
 
 
+class Bare(JsonToolParser):
+    open = "[CALL]"
+    bare = True
+
+
+class TestBareJson:
+    @pytest.mark.parametrize(
+        ("text", "pieces"),
+        [
+            (' {"name": "f"}', [ToolCall("f")]),
+            ('[{"name": "f"}] [CALL]{"name": "g"}', [ToolCall("f"), " ", ToolCall("g")]),
+            ('[CALL]{"name": "f"}', [ToolCall("f")]),
+            ("[CAL", ["[CAL"]),
+            ('a {"name": "f"}', ['a {"name": "f"}']),
+        ],
+    )
+    def test_an_output_that_begins_with_json_is_a_block(self, text, pieces):
+        assert_every_cut(Bare, text, pieces)
+
+    def test_a_call_after_its_mark_is_given_as_soon_as_its_json_is_whole(self):
+        assert list(Bare().feed('[CALL]{"name": "f"}')) == [ToolCall("f")]
+
+
 class TestAsJson:
     @pytest.mark.parametrize(
         ("written", "meant"),

@@ -40,15 +40,14 @@ class JsonToolParser(TagToolParser):
         waiting = self._held.undecided(text, last)
         if waiting is None:
             return None
-        self._state = self._in_text
-        lead = len(waiting) - len(waiting.lstrip())
-        if waiting[lead : lead + 1] in ("{", "[") and not self._may_open(waiting[lead:], last):
-            self._begin_value("", waiting[:lead])
-            return waiting[lead:]
-        if waiting[lead:] and not last and self._may_open(waiting[lead:], last):
+        begins = waiting.lstrip()
+        if not last and any(mark.startswith(begins) for mark in self.call_marks):
             self._held.add(waiting)
-            self._state = self._in_bare_start
             return None
+        if begins[:1] in ("{", "[") and not begins.startswith(self.call_marks):
+            self._begin_value("", waiting[: len(waiting) - len(begins)])
+            return begins
+        self._state = self._in_text
         return waiting
 
     def _may_open(self, text: str, last: bool) -> bool:

@@ -36,7 +36,7 @@ class TagReasoningParser(ReasoningParser):
     def feed(self, text: str) -> Sequence[str | Reasoning]:
         """Take the next piece of text; give what is certain now."""
         if self._state == self._in_answer:
-            return (text,) if text else ()
+            return [text] if text else []
         out: list[str | Reasoning] = []
         self._out = out
         rest: str | None = text

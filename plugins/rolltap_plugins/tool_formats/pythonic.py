@@ -36,16 +36,16 @@ class PythonicToolParser(ToolParser):
     def feed(self, text: str) -> Sequence[str | ToolCall]:
         """Give text at once, unless the output begins as a list of calls does."""
         if self._is_text:
-            return (text,) if text else ()
+            return [text] if text else []
         self._waiting.append(text)
         if self._begun or text.isspace():
-            return ()
+            return []
         so_far = "".join(self._waiting)
         self._begun = _BEGINS.match(so_far) is not None
         if self._begun or _MAY_BEGIN.fullmatch(so_far):
-            return ()
+            return []
         self._is_text = True
-        return (so_far,)
+        return [so_far]
 
     def finish(self) -> Sequence[str | ToolCall]:
         """Read the list."""
@@ -53,8 +53,8 @@ class PythonicToolParser(ToolParser):
         end = _list_end(text) if self._begun else 0
         calls = calls_from_python(text[:end].strip()) if end else None
         if not calls:
-            return (text,) if text else ()
-        return (*calls, text[end:]) if text[end:] else calls
+            return [text] if text else []
+        return [*calls, text[end:]] if text[end:] else calls
 
 
 def _list_end(text: str) -> int:
