@@ -23,9 +23,13 @@ def convert(gguf: Path, target: Path) -> None:
         ):  # of a conversion that was killed: the lock is ours
             shutil.rmtree(left_over)
         part = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
-        _write(gguf, part)
-        part.chmod(0o755)
-        part.rename(target)
+        try:
+            _write(gguf, part)
+            part.chmod(0o755)
+            part.rename(target)
+        except BaseException:
+            shutil.rmtree(part)
+            raise
 
 
 def _write(gguf: Path, folder: Path) -> None:
@@ -46,8 +50,10 @@ def _write(gguf: Path, folder: Path) -> None:
     _tell(80)
     entries = quantized.config.to_dict()
     del entries["quantization_config"]
-    model = LlamaForCausalLM(LlamaConfig.from_dict(entries))
-    model.load_state_dict(quantized.state_dict())
+    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
+        model = LlamaForCausalLM(LlamaConfig.from_dict(entries))
+    model.load_state_dict(quantized.state_dict(), assign=True)
+    model.tie_weights()
     model.generation_config = quantized.generation_config
     _tell(90)
     model.save_pretrained(folder)

