@@ -288,3 +288,34 @@ async def test_the_metadata_tells_where_a_node_comes_from(rolltap_serve, scripte
     assert metadata["logprobs_mode"] == "raw_logprobs"
     assert metadata["weight_versions"] == [{"version": "7", "tokens": 2}]
     assert metadata["created_at"] > 0
+
+
+async def test_tokens_are_forwarded_while_the_engine_generates(rolltap_serve, scripted, openai_client):
+    backend = scripted(Reply(text="One two three four five six", delay_s=0.02))
+    server = await rolltap_serve(backend)
+    client = openai_client(server, await server.session())
+    stream = await client.chat.completions.create(
+        model="test-model", messages=[{"role": "user", "content": "a"}], stream=True
+    )
+    seen = []
+    async for chunk in stream:
+        if chunk.choices[0].delta.content:
+            seen.append(len(backend.calls[0].output_ids[0]))
+    assert len(seen) > 5
+    assert seen[0] <= 3
+    assert seen == sorted(seen)
+
+
+async def test_logprobs_of_tokens_for_the_client(rolltap_serve, scripted, openai_client):
+    backend = scripted("Köln 🙂")
+    server = await rolltap_serve(backend)
+    session = await server.session()
+    answer = await openai_client(server, session).chat.completions.create(
+        model="test-model", messages=[{"role": "user", "content": "a"}], logprobs=True
+    )
+    content = answer.choices[0].logprobs.content
+    output = backend.calls[0].output_ids[0]
+    assert len(content) == len(output)
+    (node,) = await server.nodes(session)
+    assert [item.logprob for item in content] == node["logprobs"][-len(output) :]
+    assert b"".join(bytes(item.bytes) for item in content).decode() == "Köln 🙂<|im_end|>"

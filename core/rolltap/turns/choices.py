@@ -4,7 +4,7 @@ import logging
 import math
 import secrets
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rolltap.bases.parsing import Reasoning
@@ -187,28 +187,18 @@ class TokenChoice:
 
     def _client_logprobs(self, delta: TokenDelta, taken: int) -> list[TokenLogprob]:
         tops = delta.top_logprobs or [{}] * taken
-        values = zip(delta.token_ids[:taken], delta.logprobs or (), tops, strict=False)
-        return [
-            _token_logprob(
-                token,
-                logprob,
-                self._renderer.decode,
-                [(other, value) for other, value in sorted(top.items(), key=lambda item: -item[1])][
-                    : self._top_logprobs
-                ],
-            )
-            for token, logprob, top in values
-        ]
+        logprobs = []
+        for token, logprob, top in zip(delta.token_ids[:taken], delta.logprobs or (), tops, strict=False):
+            likeliest = sorted(top.items(), key=lambda item: -item[1])[: self._top_logprobs]
+            alternatives = [self._token_logprob(other, value) for other, value in likeliest]
+            logprobs.append(self._token_logprob(token, logprob, alternatives))
+        return logprobs
 
-
-def _token_logprob(
-    token: int, logprob: float, decode: Callable[[list[int]], str], top: Sequence[tuple[int, float]] = ()
-) -> TokenLogprob:
-    text = decode([token])
-    return TokenLogprob(
-        token=text,
-        logprob=logprob,
-        id=token,
-        bytes=list(text.encode("utf-8", "replace")),
-        top=[_token_logprob(other, value, decode) for other, value in top],
-    )
+    def _token_logprob(self, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
+        return TokenLogprob(
+            token=self._renderer.decode([token]),
+            logprob=logprob,
+            id=token,
+            bytes=list(self._renderer.token_bytes(token)),
+            top=list(top),
+        )
