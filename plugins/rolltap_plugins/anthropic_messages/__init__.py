@@ -6,6 +6,7 @@ from aiohttp import web
 
 import rolltap
 from rolltap import ChatRequest, Completion, ErrorInfo, ErrorReply, MessageConverter, StreamEncoder, hookimpl
+from rolltap_plugins.anthropic_messages.lenient import readable
 from rolltap_plugins.anthropic_messages.replies import MessageStream, error_reply, message
 from rolltap_plugins.anthropic_messages.requests import decode
 
@@ -22,6 +23,10 @@ class AnthropicConverter(MessageConverter):
         """See `MessageConverter.decode`. A parameter without a name here goes to the backend in `extra`."""
         return decode(body)
 
+    def decode_leniently(self, body: dict[str, Any]) -> ChatRequest:
+        """See `MessageConverter.decode_leniently`."""
+        return decode(readable(body), may_be_empty=True)
+
     def encode(self, request: ChatRequest, completion: Completion) -> dict[str, Any]:
         """See `MessageConverter.encode`."""
         return message(request, completion)
@@ -29,6 +34,10 @@ class AnthropicConverter(MessageConverter):
     def stream(self, request: ChatRequest, completion: Completion) -> StreamEncoder:
         """See `MessageConverter.stream`."""
         return MessageStream(request, completion)
+
+    def encode_count(self, num_tokens: int) -> dict[str, Any]:
+        """See `MessageConverter.encode_count`."""
+        return {"input_tokens": num_tokens}
 
     def error(self, info: ErrorInfo, request_id: str) -> ErrorReply:
         """See `MessageConverter.error`."""
@@ -43,5 +52,5 @@ def message_converter(dialect: str) -> MessageConverter | None:
 
 @hookimpl
 def register_routes(app: web.Application) -> None:
-    """POST /v1/messages."""
-    rolltap.add_dialect(app, DIALECT, "/v1/messages")
+    """POST /v1/messages and /v1/messages/count_tokens."""
+    rolltap.add_dialect(app, DIALECT, "/v1/messages", count_path="/v1/messages/count_tokens")

@@ -27,7 +27,7 @@ DIALECT = "openai.chat"
 class ChatBody(SamplingFields, kw_only=True):
     """The request's body."""
 
-    messages: Annotated[list[WireMessage], Meta(min_length=1)]
+    messages: list[WireMessage]
     model: str | None = None
     max_completion_tokens: AtLeastOne | None = None
     logprobs: bool | None = None
@@ -44,6 +44,12 @@ class ChatBody(SamplingFields, kw_only=True):
     reasoning_effort: str | None = None
 
 
+class CheckedBody(ChatBody, kw_only=True):
+    """The same, from a client: a conversation has a message."""
+
+    messages: Annotated[list[WireMessage], Meta(min_length=1)]
+
+
 class ChatConverter(MessageConverter):
     """Chat Completions in and out."""
 
@@ -52,33 +58,16 @@ class ChatConverter(MessageConverter):
 
     def decode(self, body: dict[str, Any]) -> ChatRequest:
         """See `MessageConverter.decode`. A parameter without a name here goes to the backend in `extra`."""
-        chat = read_body(body, ChatBody)
-        if any(kind != "text" for kind in chat.modalities or ()):
-            raise refused("modalities", "may hold nothing but text.")
-        tools, choice = _tools(chat, body)
-        metadata = {name: body[name] for name in METADATA if body.get(name) is not None}
-        if chat.functions:
-            metadata["functions"] = True
-        template_kwargs = dict(chat.chat_template_kwargs or {})
-        if chat.reasoning_effort is not None:
-            template_kwargs["reasoning_effort"] = chat.reasoning_effort
-        return ChatRequest(
-            model=chat.model or "",
-            messages=history(chat.messages),
-            tools=tools,
-            tool_choice=choice,
-            parallel_tool_calls=chat.parallel_tool_calls,
-            sampling=sampling(
-                chat,
-                max_tokens=_max_tokens(chat),
-                top_logprobs=_top_logprobs(chat),
-                extra=unnamed(body, ChatBody.__struct_fields__, METADATA),
-            ),
-            template_kwargs=template_kwargs,
-            stream=bool(chat.stream),
-            include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
-            metadata=metadata,
-        )
+        return _decode(read_body(body, CheckedBody), body)
+
+    def decode_leniently(self, body: dict[str, Any]) -> ChatRequest:
+        """See `MessageConverter.decode_leniently`: no message at all is taken, and tools that are bare functions."""
+        tools = [
+            {"type": "function", "function": tool} if _is_bare(tool) else tool
+            for tool in body.get("tools") or ()
+        ]
+        body = {**body, "messages": body.get("messages") or [], "tools": tools}
+        return _decode(read_body(body, ChatBody), body)
 
     def encode(self, request: ChatRequest, completion: Completion) -> dict[str, Any]:
         """See `MessageConverter.encode`."""
@@ -91,6 +80,40 @@ class ChatConverter(MessageConverter):
     def error(self, info: ErrorInfo, request_id: str) -> ErrorReply:
         """See `MessageConverter.error`."""
         return error_reply(info, request_id)
+
+
+def _is_bare(tool: Any) -> bool:
+    """Whether a tool is a function without what should be around it."""
+    return isinstance(tool, dict) and "name" in tool and "function" not in tool
+
+
+def _decode(chat: ChatBody, body: dict[str, Any]) -> ChatRequest:
+    if any(kind != "text" for kind in chat.modalities or ()):
+        raise refused("modalities", "may hold nothing but text.")
+    tools, choice = _tools(chat, body)
+    metadata = {name: body[name] for name in METADATA if body.get(name) is not None}
+    if chat.functions:
+        metadata["functions"] = True
+    template_kwargs = dict(chat.chat_template_kwargs or {})
+    if chat.reasoning_effort is not None:
+        template_kwargs["reasoning_effort"] = chat.reasoning_effort
+    return ChatRequest(
+        model=chat.model or "",
+        messages=history(chat.messages),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=chat.parallel_tool_calls,
+        sampling=sampling(
+            chat,
+            max_tokens=_max_tokens(chat),
+            top_logprobs=_top_logprobs(chat),
+            extra=unnamed(body, ChatBody.__struct_fields__, METADATA),
+        ),
+        template_kwargs=template_kwargs,
+        stream=bool(chat.stream),
+        include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
+        metadata=metadata,
+    )
 
 
 def _tools(chat: ChatBody, body: dict[str, Any]) -> tuple[list[dict[str, Any]], rolltap.ToolChoice]:
