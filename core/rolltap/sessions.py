@@ -71,14 +71,15 @@ class Session:
         return self.forest.apply(entry)
 
     def conversation(self, reply_id: str) -> list[Message]:
-        """The messages up to and including a kept reply. Raises `NotFound`."""
+        """The messages up to and including a kept reply. Raises `BadRequest`, worded as OpenAI does."""
         parts: list[list[Message]] = []
         at: str | None = reply_id
         while at is not None:
             kept = self._replies.get(at)
             if kept is None:
-                raise NotFound(
-                    f"this session has kept no reply {at!r}; send the conversation instead of its id",
+                raise BadRequest(
+                    f"Previous response with id {at!r} not found: this session has kept no such reply; "
+                    "send the conversation instead of its id",
                     code="previous_response_not_found",
                     param="previous_response_id",
                 )
