@@ -89,8 +89,31 @@ def test_hook_answers_its_own_dialect_only():
 
 def test_least_request():
     assert CONVERTER.decode({"input": "hi"}) == ChatRequest(
-        messages=[Message(role="user", content="hi")], include_usage=True
+        messages=[Message(role="user", content="hi")], include_usage=True, keep=True
     )
+
+
+def test_a_reply_is_kept_unless_the_client_says_no():
+    assert [decode(**fields).keep for fields in ({}, {"store": None}, {"store": True}, {"store": False})] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_instructions_hold_for_one_request_alone():
+    request = decode(instructions="Be brief.", previous_response_id="resp_1")
+    assert (request.previous_id, request.num_instructions) == ("resp_1", 1)
+    assert [message.role for message in request.messages] == ["system", "user"]
+    request = decode(instructions="", previous_response_id="")
+    assert (request.previous_id, request.num_instructions) == (None, 0)
+
+
+def test_a_reply_says_what_it_goes_on_from_and_whether_it_is_kept():
+    completion = collected(blank(CONVERTER), [ChatDelta(text="ho"), END])
+    body = CONVERTER.encode(decode(previous_response_id="resp_0", store=False), completion)
+    assert (body["previous_response_id"], body["store"]) == ("resp_0", False)
 
 
 def test_empty_text_is_an_empty_message():
@@ -122,7 +145,8 @@ def test_empty_text_is_an_empty_message():
         ({"n": 2}, "n"),
         ({"background": True}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
-        ({"previous_response_id": "resp_0"}, "previous_response_id"),
+        ({"previous_response_id": 0}, "previous_response_id"),
+        ({"store": "no"}, "store"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"truncation": "auto"}, "truncation"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),

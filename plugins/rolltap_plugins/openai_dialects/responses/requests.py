@@ -70,6 +70,7 @@ class ResponsesBody(SamplingFields, kw_only=True):
     conversation: str | dict[str, Any] | None = None
     previous_response_id: str | None = None
     prompt: dict[str, Any] | None = None
+    store: bool | None = None
     truncation: str | None = None
 
 
@@ -77,9 +78,7 @@ def decode(body: dict[str, Any]) -> ChatRequest:
     """The neutral request. Raises `BadRequest` that names a wrong field."""
     wire = read_body(body, ResponsesBody)
     _refuse_what_needs_a_provider(wire)
-    messages = history(wire.input)
-    if wire.instructions:
-        messages.insert(0, Message(role="system", content=wire.instructions))
+    instructions = [Message(role="system", content=wire.instructions)] if wire.instructions else []
     tools, namespaces = function_tools(wire.tools or ())
     choice, allowed = tool_choice(wire.tool_choice, [tool["function"]["name"] for tool in tools])
     wire.response_format = _response_format(wire) or wire.response_format
@@ -90,7 +89,7 @@ def decode(body: dict[str, Any]) -> ChatRequest:
         metadata[NAMESPACES] = namespaces
     return ChatRequest(
         model=wire.model or "",
-        messages=messages,
+        messages=[*instructions, *history(wire.input)],
         tools=[tool for tool in tools if tool["function"]["name"] in allowed],
         tool_choice=choice,
         parallel_tool_calls=wire.parallel_tool_calls,
@@ -103,6 +102,9 @@ def decode(body: dict[str, Any]) -> ChatRequest:
         template_kwargs=_template_kwargs(wire),
         stream=bool(wire.stream),
         include_usage=True,
+        previous_id=wire.previous_response_id or None,
+        keep=wire.store is not False,
+        num_instructions=len(instructions),
         metadata=metadata,
     )
 
@@ -115,8 +117,6 @@ def _refuse_what_needs_a_provider(wire: ResponsesBody) -> None:
         raise refused("background", "is not supported; leave it out and wait for the reply, or stream it.")
     if wire.conversation is not None:
         raise refused("conversation", "is not supported; send the whole input.")
-    if wire.previous_response_id is not None:
-        raise refused("previous_response_id", "is not supported; send the whole input.")
     if wire.prompt is not None:
         raise refused("prompt", "is not supported; send the prompt's text in instructions or input.")
     if wire.truncation not in {None, "disabled"}:
