@@ -1,0 +1,244 @@
+"""Replies of Chat Completions as deltas: whole ones and chunks, as servers of many makes write them."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from rolltap import (
+    ChatDelta,
+    ChatRequest,
+    FinishReason,
+    TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
+    UpstreamError,
+    Usage,
+)
+from rolltap_plugins.upstream.errors import told_error
+
+log = logging.getLogger(__name__)
+
+_FINISH_REASONS: dict[str, FinishReason] = {
+    "abort": "abort",
+    "content_filter": "content_filter",
+    "end_turn": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "function_call": "tool_calls",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "refusal": "content_filter",
+    "safety": "content_filter",
+    "stop": "stop",
+    "stop_sequence": "stop",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+}
+"""The words of OpenAI, and those that others let through from what is behind them."""
+
+_NOTHING: dict[str, Any] = {}
+
+
+class ReplyReader:
+    """Reads one reply: `whole` for a plain one, `chunk` for each chunk of a streamed one and `end` after the last.
+
+    All raise `UpstreamError` for what can't be read, and for an error that the reply itself tells of.
+    """
+
+    def __init__(self, request: ChatRequest) -> None:
+        self._wants_logprobs = request.sampling.top_logprobs is not None
+        self._begun = False
+        self._unfinished: set[int] = set()
+        self._calls: dict[int, _CallIndex] = {}
+        self._refused: set[int] = set()
+
+    def whole(self, reply: Mapping[str, Any]) -> list[ChatDelta]:
+        """A plain reply's deltas. One without any choice, such as a filter's, is an empty turn."""
+        deltas = self.chunk(reply)
+        if not reply.get("choices"):
+            deltas.append(ChatDelta(finish_reason="stop"))
+        return deltas
+
+    def chunk(self, chunk: Mapping[str, Any]) -> list[ChatDelta]:
+        """The deltas of one chunk. The first chunk has at least one: the upstream has accepted the request."""
+        try:
+            return self._chunk(chunk)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UpstreamError(f"the upstream's answer can't be read: {error}") from error
+
+    def end(self) -> list[ChatDelta]:
+        """The ends of the choices that a stream, though it ended well, left without a finish reason."""
+        return [
+            ChatDelta(index=index, finish_reason="tool_calls" if index in self._calls else "stop")
+            for index in sorted(self._unfinished)
+        ]
+
+    def _chunk(self, chunk: Mapping[str, Any]) -> list[ChatDelta]:
+        if error := chunk.get("error"):
+            raise told_error(error)
+        deltas = []
+        for choice in chunk.get("choices") or ():
+            delta = self._choice(choice)
+            if delta is not None:
+                deltas.append(delta)
+        if usage := chunk.get("usage"):
+            deltas.append(ChatDelta(usage=_usage(usage)))
+        if not (self._begun or deltas):
+            deltas.append(ChatDelta())
+        self._begun = True
+        return deltas
+
+    def _choice(self, choice: Mapping[str, Any]) -> ChatDelta | None:
+        """What a choice says in this chunk; None where that is nothing."""
+        index = choice.get("index") or 0
+        delta = ChatDelta(index=index)
+        step = choice.get("delta")
+        if step is None:
+            self._whole_message(delta, choice.get("message") or _NOTHING)
+        else:
+            self._step(delta, step)
+        if self._wants_logprobs and choice.get("logprobs"):
+            delta.logprobs = [_logprob(token) for token in choice["logprobs"].get("content") or ()]
+        if choice.get("finish_reason"):
+            self._finish(delta, choice)
+        else:
+            self._unfinished.add(index)
+            if not (delta.text or delta.reasoning or delta.tool_calls or delta.logprobs):
+                return None
+        return delta
+
+    def _step(self, delta: ChatDelta, step: Mapping[str, Any]) -> None:
+        self._said(delta, step)
+        if calls := step.get("tool_calls"):
+            known = self._calls.setdefault(delta.index, _CallIndex())
+            delta.tool_calls = [_fragment(call, known.of(call)) for call in calls]
+        elif call := step.get("function_call"):
+            self._calls.setdefault(delta.index, _CallIndex())
+            delta.tool_calls = [_fragment({"function": call}, 0)]
+
+    def _whole_message(self, delta: ChatDelta, message: Mapping[str, Any]) -> None:
+        self._said(delta, message)
+        if calls := message.get("tool_calls"):
+            delta.tool_calls = [_call(call) for call in calls]
+        elif call := message.get("function_call"):
+            delta.tool_calls = [_call({"function": call})]
+        if delta.tool_calls:
+            self._calls[delta.index] = _CallIndex()
+
+    def _said(self, delta: ChatDelta, step: Mapping[str, Any]) -> None:
+        """The text and the thinking. Some servers send the thinking under both of its names: one counts."""
+        content = step.get("content")
+        if content is not None:
+            if isinstance(content, str):
+                delta.text = content
+            else:
+                delta.text, delta.reasoning = _parts(content)
+        if len(step) > 1:
+            if thought := step.get("reasoning_content") or step.get("reasoning"):
+                delta.reasoning += _thought(thought)
+            if refusal := step.get("refusal"):
+                delta.text += refusal
+                self._refused.add(delta.index)
+
+    def _finish(self, delta: ChatDelta, choice: Mapping[str, Any]) -> None:
+        self._unfinished.discard(delta.index)
+        reason = _finish_reason(choice["finish_reason"])
+        if reason == "stop" and delta.index in self._calls:
+            reason = "tool_calls"
+        elif reason == "stop" and delta.index in self._refused:
+            reason = "content_filter"
+        delta.finish_reason = reason
+        stop = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's name, SGLang's
+        if isinstance(stop, str):
+            delta.stop_sequence = stop
+
+
+class _CallIndex:
+    """Numbers fragments that come without `index`: one with a name, or with another id, begins a call."""
+
+    def __init__(self) -> None:
+        self._last = -1
+        self._id: str | None = None
+
+    def of(self, fragment: Mapping[str, Any]) -> int:
+        index = fragment.get("index")
+        call_id = fragment.get("id")
+        if index is None:
+            named = bool((fragment.get("function") or _NOTHING).get("name"))
+            another = named if call_id is None else call_id != self._id
+            index = self._last + 1 if another or self._last < 0 else self._last
+        self._last, self._id = index, call_id or self._id
+        return int(index)
+
+
+def _fragment(call: Mapping[str, Any], index: int) -> ToolCallDelta:
+    function = call.get("function") or _NOTHING
+    return ToolCallDelta(
+        index=index,
+        id=call.get("id") or None,
+        name=function.get("name") or None,
+        arguments=_arguments(function.get("arguments")),
+    )
+
+
+def _call(call: Mapping[str, Any]) -> ToolCall:
+    function = call.get("function") or _NOTHING
+    return ToolCall(
+        name=function.get("name") or "",
+        arguments=_arguments(function.get("arguments")),
+        id=call.get("id") or "",
+    )
+
+
+def _arguments(value: Any) -> str:
+    """Arguments as text; some servers send them parsed."""
+    if isinstance(value, str):
+        return value
+    return "" if value is None else orjson.dumps(value).decode()
+
+
+def _parts(content: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Text and thinking of content in parts, as Mistral's reasoning models send it."""
+    text = "".join(part["text"] for part in content if part.get("type") == "text")
+    thoughts = [part["thinking"] for part in content if part.get("type") == "thinking"]
+    return text, "".join(thought if isinstance(thought, str) else _parts(thought)[0] for thought in thoughts)
+
+
+def _thought(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return str(value.get("content") or "")
+
+
+def _finish_reason(word: str) -> FinishReason:
+    reason = _FINISH_REASONS.get(word)
+    if reason is None:
+        if word == "error":
+            raise UpstreamError("the upstream ended a choice with an error that it does not name", status=500)
+        log.warning("the upstream's finish_reason %r is not known; taken as stop", word)
+        return "stop"
+    return reason
+
+
+def _usage(usage: Mapping[str, Any]) -> Usage:
+    prompt = usage.get("prompt_tokens_details") or _NOTHING
+    completion = usage.get("completion_tokens_details") or _NOTHING
+    cached = prompt.get("cached_tokens")
+    return Usage(
+        prompt_tokens=usage.get("prompt_tokens") or 0,
+        completion_tokens=usage.get("completion_tokens") or 0,
+        cached_tokens=usage.get("prompt_cache_hit_tokens") if cached is None else cached,  # DeepSeek's name
+        reasoning_tokens=completion.get("reasoning_tokens"),
+    )
+
+
+def _logprob(token: Mapping[str, Any]) -> TokenLogprob:
+    return TokenLogprob(
+        token=token["token"],
+        logprob=token["logprob"],
+        bytes=token.get("bytes"),
+        top=[_logprob(other) for other in token.get("top_logprobs") or ()],
+    )
