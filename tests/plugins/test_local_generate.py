@@ -14,6 +14,7 @@ from hypothesis import strategies as st  # noqa: E402
 import local_models  # noqa: E402
 from local_models import CONTEXT, EOS, OTHER_EOS, VOCAB, collect, ids_of, logprobs_of, truth  # noqa: E402
 from rolltap import BadRequest, UpstreamError  # noqa: E402
+from rolltap_plugins.local import LocalBackend, LocalOptions  # noqa: E402
 
 PROMPT = [5, 9, 33, 12, 7]
 
@@ -272,6 +273,24 @@ def test_parameters_are_all_but_structured_output(backend):
 # ---- anything at once
 
 
+@pytest.fixture(scope="module")
+def backends(folder):
+    """By how many megabytes of prefixes they keep; six sequences at once, so that some requests wait."""
+    backends = {
+        size: LocalBackend(
+            LocalOptions(
+                model=folder, threads=1, context_length=CONTEXT, max_num_seqs=6, prefix_cache_mb=size
+            )
+        )
+        for size in (0, 1)
+    }
+    for backend in backends.values():
+        asyncio.run(backend.start())
+    yield backends
+    for backend in backends.values():
+        asyncio.run(backend.close())
+
+
 _requests = st.lists(
     st.fixed_dictionaries(
         {
@@ -289,7 +308,7 @@ _requests = st.lists(
 
 @settings(max_examples=25, deadline=None)
 @given(requests=_requests, prefix_cache_mb=st.sampled_from([0, 1]))
-def test_any_mixture_of_requests_gets_the_models_logprobs(folder, network, requests, prefix_cache_mb):
+def test_any_mixture_of_requests_gets_the_models_logprobs(backends, network, requests, prefix_cache_mb):
     async def ask(backend, prompt, leave_after, **sampling):
         deltas = []
         async with AsyncExitStack() as stack:
@@ -301,13 +320,12 @@ def test_any_mixture_of_requests_gets_the_models_logprobs(folder, network, reque
                     break
         return prompt, deltas
 
-    async def all_at_once():
-        async with local_models.serving(folder, max_num_seqs=6, prefix_cache_mb=prefix_cache_mb) as backend:
-            replies = await asyncio.gather(*(ask(backend, **request) for request in requests))
-            await local_models.idle(backend)
-            return replies
+    async def all_at_once(backend):
+        replies = await asyncio.gather(*(ask(backend, **request) for request in requests))
+        await local_models.idle(backend)
+        return replies
 
-    for prompt, deltas in asyncio.run(all_at_once()):
+    for prompt, deltas in asyncio.run(all_at_once(backends[prefix_cache_mb])):
         for index in {delta.index for delta in deltas}:
             expected = truth(network, prompt, ids_of(deltas, index))
             assert logprobs_of(deltas, index) == pytest.approx(expected, abs=1e-4)
