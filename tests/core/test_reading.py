@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rolltap import Reasoning, TagReasoningParser, TagToolParser, ToolCall, ToolChoice
 from rolltap.reading import OutputReader
-from rolltap.testing.parsing import assert_every_cut
+from rolltap.testing import assert_every_cut
 
 
 class Call(TagToolParser):

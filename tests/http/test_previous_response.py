@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from rolltap import Store, decode_entry, encode_entry, hookimpl
-from rolltap.testing import MODEL, ScriptedTokenBackend
+from rolltap.testing import MODEL, ScriptedTokenBackend, assert_exact
 
 CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
 TOOLS: Any = [{"type": "function", "name": "run", "parameters": {"type": "object"}, "strict": False}]
@@ -67,12 +67,9 @@ async def test_turns_by_id_are_one_node(start, streamed):
     third = await ask(client, streamed, input="Thanks!", previous_response_id=second.id, **same)
     assert third.output_text == "You are welcome."
     (node,) = await server.nodes(session)
-    last = backend.calls[-1]
-    assert node["tokens"] == last.prompt_ids + last.output_ids[0]
     assert node["metadata"]["trainable"]
     assert node["metadata"].get("branch_reason") is None
-    learned = [token for token in node["masked_tokens"] if token != -100]
-    assert learned == [token for call in backend.calls for token in call.output_ids[0]]
+    assert_exact(node, backend.calls[2], *backend.calls[:2])
 
 
 async def test_the_record_is_that_of_a_client_which_sends_everything(start):

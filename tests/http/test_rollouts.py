@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rolltap.testing import Reply, ScriptedTokenBackend
+from rolltap.testing import Reply, ScriptedTokenBackend, assert_exact
 
 TOOLS = [
     {
@@ -22,17 +22,6 @@ def calls(name: str, **arguments: str) -> str:
 @pytest.fixture
 def scripted(rolltap_tokenizer):
     return lambda *script: ScriptedTokenBackend(rolltap_tokenizer, script)
-
-
-def assert_node_is_the_last_call(node, backend):
-    """The node's sequence: what the backend was sent last, and what it answered; every output unmasked."""
-    last = backend.calls[-1]
-    assert node["tokens"] == last.prompt_ids + last.output_ids[0]
-    assert len(node["tokens"]) == len(node["masked_tokens"]) == len(node["logprobs"])
-    for token, masked, logprob in zip(node["tokens"], node["masked_tokens"], node["logprobs"], strict=True):
-        assert (masked, logprob) == (-100, 1.0) or (masked == token and logprob < 0)
-    generated = [token for call in backend.calls for token in call.output_ids[0]]
-    assert [token for token in node["masked_tokens"] if token != -100] == generated
 
 
 async def converse(server, client, backend, session, turns, *, tools=None, model="test-model", stream=False):
@@ -59,7 +48,7 @@ async def converse(server, client, backend, session, turns, *, tools=None, model
         messages.append(message.model_dump(exclude_none=True, exclude={"parsed"}))
         nodes = await server.nodes(session)
         assert len(nodes) == 1, f"after turn {number}"
-        assert_node_is_the_last_call(nodes[0], backend)
+        assert_exact(nodes[0], backend.calls[-1], *backend.calls[:-1])
     return messages
 
 
@@ -169,8 +158,8 @@ async def test_n_choices_are_siblings_that_share_their_prompt(rolltap_serve, scr
     assert [choice.message.content for choice in answer.choices] == ["One", "Two", "Three"]
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     nodes = await server.nodes(session)
-    for node, output in zip(nodes, backend.calls[0].output_ids, strict=True):
-        assert node["tokens"] == backend.calls[0].prompt_ids + output
+    for choice, node in enumerate(nodes):
+        assert_exact(node, backend.calls[0], choice=choice)
     messages += [{"role": "assistant", "content": "Two"}, {"role": "user", "content": "Another"}]
     await client.chat.completions.create(model="test-model", messages=messages)
     nodes = await server.nodes(session)
@@ -249,8 +238,7 @@ async def test_track_tree_shows_each_completion(rolltap_serve, scripted, openai_
     first, second = await server.nodes(session)
     assert second["metadata"]["parent_id"] == first["metadata"]["node_id"]
     for node, call in zip((first, second), backend.calls, strict=True):
-        assert node["tokens"] == call.prompt_ids + call.output_ids[0]
-        assert [t for t in node["masked_tokens"] if t != -100] == call.output_ids[0]
+        assert_exact(node, call)
     (_, second) = await server.nodes(session, mask="all")
     assert [t for t in second["masked_tokens"] if t != -100] == [
         *backend.calls[0].output_ids[0],
@@ -297,10 +285,7 @@ async def test_tokens_are_forwarded_while_the_engine_generates(rolltap_serve, sc
     stream = await client.chat.completions.create(
         model="test-model", messages=[{"role": "user", "content": "a"}], stream=True
     )
-    seen = []
-    async for chunk in stream:
-        if chunk.choices[0].delta.content:
-            seen.append(len(backend.calls[0].output_ids[0]))
+    seen = [len(backend.calls[0].output_ids[0]) async for chunk in stream if chunk.choices[0].delta.content]
     assert len(seen) > 5
     assert seen[0] <= 3
     assert seen == sorted(seen)

@@ -8,7 +8,7 @@ import anthropic
 import openai
 import pytest
 
-from rolltap.testing import MODEL, Reply, ScriptedTokenBackend
+from rolltap.testing import MODEL, Reply, ScriptedTokenBackend, assert_exact
 
 CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
 SCHEMA = {"type": "object", "properties": {"cmd": {"type": "string"}}}
@@ -28,11 +28,8 @@ async def rollout(rolltap_serve, rolltap_tokenizer):
             )
             answer = await two_calls(client)
             (node,) = await server.nodes(session)
-            last = backend.calls[-1]
-            assert node["tokens"] == last.prompt_ids + last.output_ids[0]
             assert node["metadata"]["trainable"]
-            learned = [token for token in node["masked_tokens"] if token != -100]
-            assert learned == backend.calls[0].output_ids[0] + last.output_ids[0]
+            assert_exact(node, backend.calls[1], backend.calls[0])
             return answer
 
         yield run

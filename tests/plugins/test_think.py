@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltap import Reasoning
-from rolltap.testing.parsing import assert_every_cut
+from rolltap.testing import assert_every_cut
 from rolltap_plugins.think import PARSERS, ThinkParser, reasoning_parser
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rolltap import Reasoning, ToolCall
 from rolltap.reading import OutputReader
-from rolltap.testing.parsing import assert_every_cut
+from rolltap.testing import assert_every_cut
 from rolltap_plugins.tool_formats import (
     deepseek,
     glm45,

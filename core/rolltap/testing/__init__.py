@@ -18,6 +18,8 @@ from rolltap.testing.backends import (
     TokenCall,
     scripted_logprobs,
 )
+from rolltap.testing.parsing import assert_every_cut
+from rolltap.testing.records import assert_exact
 from rolltap.testing.server import MODEL, RunningServer, serve
 from rolltap.testing.tokenizers import tiny_tokenizer
 
@@ -28,6 +30,8 @@ __all__ = [
     "ScriptedChatBackend",
     "ScriptedTokenBackend",
     "TokenCall",
+    "assert_every_cut",
+    "assert_exact",
     "rolltap_serve",
     "rolltap_tokenizer",
     "scripted_logprobs",

@@ -47,6 +47,8 @@ class TokenCall(Struct):
     sampling: Sampling
     output_ids: list[list[int]]
     """What each choice was answered with, as far as it came."""
+    output_logprobs: list[list[float]]
+    """The logprobs that came with them."""
     closed: bool = False
     """Whether the caller closed the stream before its end."""
 
@@ -77,13 +79,14 @@ class ScriptedTokenBackend(TokenBackend):
     async def generate(self, prompt_ids: list[int], sampling: Sampling) -> AsyncIterator[TokenDelta]:
         """The next reply of the script, token by token."""
         replies = self._next(prompt_ids, sampling)
-        call = TokenCall(list(prompt_ids), sampling, [[] for _ in replies])
+        call = TokenCall(list(prompt_ids), sampling, [[] for _ in replies], [[] for _ in replies])
         self.calls.append(call)
         finished = 0
         try:
             for index, reply in enumerate(replies):
                 async for delta in self._play(reply, prompt_ids, index):
                     call.output_ids[index] += delta.token_ids
+                    call.output_logprobs[index] += delta.logprobs or ()
                     finished += delta.finish_reason is not None
                     yield delta
         finally:
