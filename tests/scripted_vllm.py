@@ -132,9 +132,9 @@ class ScriptedVLLM:
         """One event of `/inference/v1/generate`."""
         last = end >= len(choice.tokens)
         content = [
-            {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": self._ranked(choice, position)}
-            for position, (token, logprob) in enumerate(choice.tokens)
-        ][start:end]
+            {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": self._ranked(choice, place)}
+            for place, (token, logprob) in enumerate(choice.tokens[start:end], start)
+        ]
         event: dict[str, Any] = {
             "request_id": "generate-tokens-1",
             "usage": None,
@@ -171,7 +171,9 @@ class ScriptedVLLM:
         """One event of `/v1/completions`."""
         last = end >= len(choice.tokens)
         tokens = choice.tokens[start:end]
-        alternatives = choice.alternatives or [{token: logprob} for token, logprob in choice.tokens]
+        alternatives = (choice.alternatives or [{token: logprob} for token, logprob in choice.tokens])[
+            start:end
+        ]
         event_choice: dict[str, Any] = {
             "index": index,
             "text": "x" * len(tokens),
@@ -180,8 +182,7 @@ class ScriptedVLLM:
                 "token_logprobs": [logprob for _, logprob in tokens],
                 "tokens": [f"token_id:{token}" if self.names_ids else "x" for token, _ in tokens],
                 "top_logprobs": [
-                    {f"token_id:{token}": value for token, value in each.items()}
-                    for each in alternatives[start:end]
+                    {f"token_id:{token}": value for token, value in each.items()} for each in alternatives
                 ],
             },
             "finish_reason": choice.finish_reason if last else None,
