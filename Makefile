@@ -14,7 +14,7 @@ DEVELOPING := $(VENV)/.made-for-developing
 help:
 	@echo "make run        serve the embedded model; ARGS=\"--config FILE --port N\" are handed to rolltap serve"
 	@echo "make test       all tests that need nothing heavy"
-	@echo "make test-live  the tests with a real vLLM, on the CPU"
+	@echo "make test-live  the tests with a real vLLM, on the CPU, and with real agents (needs npm)"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make bench      the benchmarks"
 	@echo "make clean      remove everything that was made here, .venv included"
@@ -27,6 +27,7 @@ test: $(DEVELOPING)
 
 test-live: $(DEVELOPING)
 	PYTHON=$(PYTHON) .ci/vllm-env
+	PYTHON=$(PYTHON) .ci/agents
 	$(BIN)/pytest -m live $(ARGS)
 
 lint: $(DEVELOPING)
@@ -39,7 +40,7 @@ bench: $(DEVELOPING)
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
 
 clean:
-	rm -rf $(VENV) .venv-vllm dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-clients dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find core plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
