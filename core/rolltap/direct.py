@@ -132,8 +132,10 @@ async def _deltas(
     pieces = 0
     async with aclosing(each(backend.chat(request))) as stream:
         async for delta in stream:
-            take = calls[delta.index].take
-            delta.tool_calls = [fragment for call in delta.tool_calls for fragment in take(call)]
+            said = calls[delta.index]
+            delta.tool_calls = [fragment for call in delta.tool_calls for fragment in said.take(call)]
+            if delta.finish_reason is not None:
+                delta.tool_calls += said.finish()
             usage = delta.usage or usage
             pieces += bool(delta.text or delta.reasoning or delta.tool_calls)
             collector.add(delta)

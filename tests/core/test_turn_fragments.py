@@ -11,8 +11,7 @@ from rolltap.turns.fragments import CallFragments
 def played(*fragments):
     calls = CallFragments()
     sent = [piece for fragment in fragments for piece in calls.take(fragment)]
-    calls.finish()
-    return sent
+    return [*sent, *calls.finish()]
 
 
 def joined(sent):
@@ -48,9 +47,22 @@ def delta(index, arguments="", name=None, call_id=None):
         ([delta(0, "{}", "f", "x"), delta(0, "{}", "g", "y")], [("f", "{}"), ("g", "{}")]),
         ([ToolCall("f", "{}"), ToolCall("g", "{}")], [("f", "{}"), ("g", "{}")]),
         ([delta(0, "{1", "f", "x"), delta(0, "}", "f", "x")], [("f", "{1}")]),
-        ([delta(0, "", "f")], [("f", "")]),
+        ([delta(0, "", "f")], [("f", "{}")]),
+        ([delta(0, "", "f", "x"), delta(0, "{1}", "g", "y")], [("f", "{}"), ("g", "{1}")]),
+        ([ToolCall("f", "")], [("f", "{}")]),
     ],
-    ids=["plain", "interleaved", "late name", "gaps", "all numbered 0", "whole", "name repeated", "no id"],
+    ids=[
+        "plain",
+        "interleaved",
+        "late name",
+        "gaps",
+        "all numbered 0",
+        "whole",
+        "name repeated",
+        "no id",
+        "none, then another",
+        "whole, none",
+    ],
 )
 def test_calls_come_out_in_order(fragments, calls):
     assert joined(played(*fragments)) == calls
@@ -74,4 +86,6 @@ def test_any_interleaving_gives_the_same_calls(arguments, rng):
     fragments = [queue.pop(0) for queue in queues.values()]
     while any(queues.values()):
         fragments.append(rng.choice([queue for queue in queues.values() if queue]).pop(0))
-    assert joined(played(*fragments)) == [(f"f{number}", text) for number, text in enumerate(arguments)]
+    assert joined(played(*fragments)) == [
+        (f"f{number}", text or "{}") for number, text in enumerate(arguments)
+    ]

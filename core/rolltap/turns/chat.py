@@ -36,38 +36,43 @@ class ChatTurn(Turn):
         self._conversation = conversation
         self._readers = readers
         self._calls: dict[int, CallFragments] = {}
+        self._finished: dict[int, ChatDelta] = {}
 
     async def deltas(self) -> AsyncGenerator[ChatDelta, None]:
         """Ask the backend; yield its deltas, each whole tool call as a fragment of its own."""
         backend = self.handle.backend
         assert isinstance(backend, ChatBackend)  # noqa: S101 - the pipeline chose the turn by it
-        ends: dict[int, ChatDelta] = {}
         async with aclosing(each(backend.chat(self.request))) as stream:
             async for came in stream:
-                for delta in self._read(came):
-                    self._collector.add(delta)
-                    if delta.finish_reason is not None:
-                        ends[delta.index] = ChatDelta(
-                            index=delta.index,
-                            finish_reason=delta.finish_reason,
-                            stop_sequence=delta.stop_sequence,
-                        )
-                        delta.finish_reason = delta.stop_sequence = None
+                for delta in self._sendable(came):
                     yield delta
-        if unfinished := (self._collector.begun or {0}) - ends.keys():
-            raise UpstreamError(
-                f"the backend's answer ended without a finish reason of choice {min(unfinished)}"
-            )
-        self._ends = [ends[index] for index in sorted(ends)]
+        for index in sorted((self._collector.begun or {0}) - self._finished.keys()):
+            if backend.ends_explicitly or not self._collector.begun:
+                raise UpstreamError(f"the backend's answer ended without a finish reason of choice {index}")
+            for delta in self._sendable(ChatDelta(index=index, finish_reason="stop")):
+                yield delta
+        self._ends = [self._finished[index] for index in sorted(self._finished)]
         self._collector.collect()
+
+    def _sendable(self, came: ChatDelta) -> list[ChatDelta]:
+        """What can be sent at once of a delta: all but the end of its choice."""
+        deltas = self._read(came)
+        for delta in deltas:
+            self._collector.add(delta)
+            if delta.finish_reason is not None:
+                self._finished[delta.index] = ChatDelta(
+                    index=delta.index, finish_reason=delta.finish_reason, stop_sequence=delta.stop_sequence
+                )
+                delta.finish_reason = delta.stop_sequence = None
+        return deltas
 
     def _read(self, delta: ChatDelta) -> list[ChatDelta]:
         calls = self._calls.setdefault(delta.index, CallFragments())
         delta.tool_calls = [fragment for call in delta.tool_calls for fragment in calls.take(call)]
         if delta.finish_reason is not None:
-            calls.finish()
+            delta.tool_calls += calls.finish()
         if self._readers is None:
-            return [delta]
+            return [_as_tool_calls(delta, calls)]
         if not 0 <= delta.index < len(self._readers.choices):
             raise UpstreamError(
                 f"the backend answered with choice {delta.index} of {len(self._readers.choices)}"
@@ -88,10 +93,8 @@ class ChatTurn(Turn):
                 deltas.append(ChatDelta(index=delta.index, tool_calls=[*calls.take(piece)]))
             else:
                 deltas.append(ChatDelta(index=delta.index, reasoning=piece.text))
-        if delta.finish_reason == "stop" and calls.told:
-            delta.finish_reason = "tool_calls"
         delta.text = ""
-        return [*deltas, delta]
+        return [*deltas, _as_tool_calls(delta, calls)]
 
     def entry(self, forest: Forest, *, aborted: bool = False) -> NodesRecorded | None:
         """The conversation as text; never trainable."""
@@ -112,3 +115,9 @@ class ChatTurn(Turn):
         raw = self.request.prompt if isinstance(self.request.prompt, str) else ""
         prompt = Prompt(text=raw or transcript(new), messages=conversation.new)
         return self._recorded(conversation, prompt, outputs, forest)
+
+
+def _as_tool_calls(delta: ChatDelta, calls: CallFragments) -> ChatDelta:
+    if delta.finish_reason == "stop" and calls.told:
+        delta.finish_reason = "tool_calls"
+    return delta

@@ -12,10 +12,15 @@ class _Call:
         self.index: int | None = None
         """Its number among the calls that the client has been told of; None until its name is known."""
         self.held = ""
+        self.empty = True
+        """Whether no arguments have come yet."""
 
 
 class CallFragments:
-    """The calls of one choice. What it gives counts calls from 0 without gaps, each with id and name once, first."""
+    """The calls of one choice. What it gives counts calls from 0 without gaps, each with id and name once, first.
+
+    A call for which no arguments come has `{}`: clients parse what they get.
+    """
 
     def __init__(self) -> None:
         self._open: dict[int, _Call] = {}
@@ -26,24 +31,25 @@ class CallFragments:
         """The fragments to send for one that came."""
         if isinstance(call, ToolCall):
             whole = _Call(call.id)
-            return [self._begin(whole, call.name, call.arguments)]
+            return [self._begin(whole, call.name, call.arguments or "{}")]
+        before: list[ToolCallDelta] = []
         known = self._open.get(call.index)
         if known is None or _is_another(call, known):
             if known is not None:
-                _check_named(known)
+                before = _completed(known)
             known = self._open[call.index] = _Call(call.id)
         known.id = known.id or call.id
+        known.empty = known.empty and not call.arguments
         if known.index is not None:
             return [ToolCallDelta(index=known.index, arguments=call.arguments)] if call.arguments else []
         if not call.name:
             known.held += call.arguments
-            return []
-        return [self._begin(known, call.name, known.held + call.arguments)]
+            return before
+        return [*before, self._begin(known, call.name, known.held + call.arguments)]
 
-    def finish(self) -> None:
-        """The choice is over. Raises `UpstreamError` for a call whose name never came."""
-        for call in self._open.values():
-            _check_named(call)
+    def finish(self) -> list[ToolCallDelta]:
+        """The choice is over: what its calls still lack. Raises `UpstreamError` for one whose name never came."""
+        return [piece for call in self._open.values() for piece in _completed(call)]
 
     def _begin(self, call: _Call, name: str, arguments: str) -> ToolCallDelta:
         call.index = self.told
@@ -56,6 +62,7 @@ def _is_another(call: ToolCallDelta, known: _Call) -> bool:
     return bool(call.id and call.name and known.id and call.id != known.id)
 
 
-def _check_named(call: _Call) -> None:
+def _completed(call: _Call) -> list[ToolCallDelta]:
     if call.index is None:
         raise UpstreamError("the backend sent a tool call without a name")
+    return [ToolCallDelta(index=call.index, arguments="{}")] if call.empty else []

@@ -11,11 +11,13 @@ import msgspec
 
 from rolltap import BackendHandle, ErrorInfo, RequestError, UpstreamError, hookimpl
 from rolltap_plugins.errors.kinds import (
+    AUTHENTICATION,
     BAD_REQUEST,
     BAD_RESPONSE,
     BY_CODE,
     BY_NAME,
     BY_STATUS,
+    PERMISSION,
     SERVER,
     TIMEOUT,
     UNREACHABLE,
@@ -67,7 +69,7 @@ def _kind(error: BaseException) -> Kind:
         return BY_CODE[code]
     for base in type(error).__mro__:
         if base.__name__ in BY_NAME:
-            return by_words(str(error), BY_NAME[base.__name__])
+            return by_words(str(error), _by_status_too(BY_NAME[base.__name__], _status(error)))
     status = _status(error)
     if status is not None or isinstance(error, UpstreamError):
         return _by_status(str(error), status)
@@ -79,6 +81,14 @@ def _kind(error: BaseException) -> Kind:
     if isinstance(inner, BaseException) and (found := _kind(inner)) is not SERVER:
         return found
     return by_text(str(error))
+
+
+def _by_status_too(kind: Kind, status: int | None) -> Kind:
+    """The status's kind where it says more than the name: any-llm has one name for 401 and 403, one for most 4xx."""
+    exact = BY_STATUS.get(status) if status is not None else None
+    if exact is not None and (kind is BAD_REQUEST or (kind is AUTHENTICATION and exact is PERMISSION)):
+        return exact
+    return kind
 
 
 def _by_status(text: str, status: int | None) -> Kind:

@@ -136,7 +136,7 @@ class ReplyReader:
                 delta.text = content
             else:
                 delta.text, delta.reasoning = _parts(content)
-        if len(step) > 1:
+        if content is None or len(step) > 1:
             if thought := step.get("reasoning_content") or step.get("reasoning"):
                 delta.reasoning += _thought(thought)
             if refusal := step.get("refusal"):
