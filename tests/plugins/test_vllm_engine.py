@@ -155,6 +155,19 @@ async def test_an_engine_that_dies_is_started_again_and_requests_wait(launch, pi
     assert len(started(pids)) == 4
 
 
+@pytest.mark.parametrize(("settled_s", "failures"), [(0.0, 1), (60.0, 2)])
+async def test_an_engine_that_ran_for_long_is_as_good_as_new(launch, pids, monkeypatch, settled_s, failures):
+    monkeypatch.setattr(engine, "_SETTLED_S", settled_s)
+    backend = launch()
+    await backend.start()
+    for processes in (4, 6):
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await get(backend, "/die")
+        await until(lambda expected=processes: len(started(pids)) == expected)
+        await until(backend._engine._ready.is_set)
+    assert backend._engine._failures == failures
+
+
 async def test_requests_wait_only_so_long(launch):
     backend = launch(launch_wait_s=0.2)
     await backend.start()

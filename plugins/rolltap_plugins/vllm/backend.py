@@ -23,6 +23,7 @@ class VLLMBackend(TokenBackend):
     """Generates with a vLLM server, over its token endpoint where it has one, else over `/v1/completions`."""
 
     parameters = PARAMETERS
+    ends_explicitly = True
 
     def __init__(self, options: Options, model: str) -> None:
         self._options = options

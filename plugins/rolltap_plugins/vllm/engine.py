@@ -57,6 +57,7 @@ class Engine:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._failures = 0
         self._next_start = 0.0
+        self._ready_at: float | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, healthy: Callable[[], Awaitable[bool]]) -> None:
@@ -118,23 +119,23 @@ class Engine:
     async def _supervise(self, command: list[str], healthy: Callable[[], Awaitable[bool]]) -> None:
         """Keep the engine running until cancelled."""
         while True:
-            started = time.monotonic()
             try:
                 ended = f"ended with exit code {await self._run(command, healthy)}"
             except OSError as error:
                 ended = f"could not be started: {error}"
-            if time.monotonic() - started > _SETTLED_S:
+            if self._ready_at is not None and time.monotonic() - self._ready_at > _SETTLED_S:
                 self._failures = 0
             self._failures += 1
             self._died.set()
-            pause = min(_LONGEST_PAUSE_S, 2.0 ** (self._failures - 1))
+            pause = min(_LONGEST_PAUSE_S, 2.0 ** min(self._failures - 1, 10))
             self._next_start = time.monotonic() + pause
             _log.error("the engine of model %r %s; next start in %g s", self._model, ended, pause)
             await asyncio.sleep(pause)
 
     async def _run(self, command: list[str], healthy: Callable[[], Awaitable[bool]]) -> int:
         """One life of the engine: returns its exit code; when cancelled, ends it first."""
-        _log.info("starting the engine of model %r: %s", self._model, " ".join(command))
+        _log.info("starting the engine of model %r (%s) at %s", self._model, self._options.launch, self.url)
+        self._ready_at = None
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", guard.__file__, str(_GRACE_S), *command,
             stdin=PIPE, stdout=PIPE, stderr=STDOUT, start_new_session=True, env=self._environment(),
@@ -158,6 +159,7 @@ class Engine:
                 _log.info("the engine of model %r is starting: %d s", self._model, round(said - started))
             await asyncio.sleep(_POLL_S)
         _log.info("the engine of model %r is ready after %.0f s", self._model, time.monotonic() - started)
+        self._ready_at = time.monotonic()
         self._ready.set()
 
     async def _pass_on(self, process: Process) -> None:
