@@ -186,8 +186,27 @@ class TestChatBackends:
         assert (choice.finish_reason, choice.message.content) == ("tool_calls", "Look.")
         assert choice.message.tool_calls[0].function.name == "search"
 
-    async def test_an_answer_without_an_end_is_a_bad_gateway(self, rolltap_serve):
-        server = await rolltap_serve(ScriptedChatBackend([[ChatDelta(text="Hi")]]))
+    async def test_an_answer_that_just_stops_is_finished(self, rolltap_serve):
+        call = ChatDelta(tool_calls=[ToolCall("search", "{}")])
+        server = await rolltap_serve(ScriptedChatBackend([[ChatDelta(text="Hi")], [call]]))
+        for finish in ("stop", "tool_calls"):
+            _, body = await server.post("/v1/chat/completions", {**CHAT, "tools": TOOLS})
+            assert body["choices"][0]["finish_reason"] == finish
+
+    @pytest.mark.parametrize("explicitly", [False, True])
+    async def test_no_answer_at_all_is_a_bad_gateway(self, rolltap_serve, explicitly):
+        class Silent(ScriptedChatBackend):
+            ends_explicitly = explicitly
+
+        server = await rolltap_serve(Silent([[]]))
+        status, body = await server.post("/v1/chat/completions", CHAT)
+        assert (status, body["error"]["code"]) == (502, "bad_upstream_response")
+
+    async def test_an_answer_without_its_end_is_a_bad_gateway(self, rolltap_serve):
+        class Explicit(ScriptedChatBackend):
+            ends_explicitly = True
+
+        server = await rolltap_serve(Explicit([[ChatDelta(text="Hi")]]))
         session = await server.session()
         status, body = await server.post(f"/{session}/v1/chat/completions", CHAT)
         assert (status, body["error"]["code"]) == (502, "bad_upstream_response")
@@ -221,6 +240,26 @@ class TestChatBackends:
         assert trainable == [False, True]
         sent = token.calls[1].prompt_ids
         assert sent[: len(token.calls[0].prompt_ids)] == token.calls[0].prompt_ids
+
+
+@pytest.mark.parametrize(("explicitly", "status"), [(False, 200), (True, 502)])
+async def test_tokens_that_just_stop(rolltap_serve, rolltap_tokenizer, explicitly, status):
+    class Stopping(rolltap.TokenBackend):
+        tokenizer = rolltap_tokenizer
+        ends_explicitly = explicitly
+
+        async def generate(self, prompt_ids, sampling):
+            yield rolltap.TokenDelta(token_ids=[72, 73], logprobs=[-0.1, -0.2])
+
+    server = await rolltap_serve(Stopping())
+    session = await server.session()
+    got, body = await server.post(f"/{session}/v1/chat/completions", CHAT)
+    assert got == status
+    nodes = await server.nodes(session)
+    assert len(nodes) == (1 if status == 200 else 0)
+    if nodes:
+        assert body["choices"][0]["finish_reason"] == "stop"
+        assert nodes[0]["logprobs"][-2:] == [-0.1, -0.2]
 
 
 async def test_recorders_are_told_and_never_fail_a_request(rolltap_serve, rolltap_tokenizer):

@@ -22,6 +22,10 @@ class Backend(ABC):
     """The sampling parameters this backend takes; None: any, unknown ones included. A request that sets another
     one is answered with a 400 that names it."""
 
+    ends_explicitly: ClassVar[bool] = False
+    """Whether it says of each choice why it ended. An answer that just stops is then one that was cut off (a 502);
+    else it is one that was finished."""
+
     tokenizer: str = ""
     """The tokenizer that goes with it, a hub id or a folder, where the backend knows it once it has started. Used
     where the model's config names none."""

@@ -35,7 +35,11 @@ class TokenChoice:
         show_special: bool,
     ) -> None:
         self.index = index
+        self.begun = False
+        """Whether the engine has said anything of it."""
         self.finished = False
+        self.was_cut = False
+        """Whether a stop string ended it here, whatever the engine does."""
         self._renderer = renderer
         self._top_logprobs = request.sampling.top_logprobs
         self._detokenizer = renderer.detokenizer(skip_special_tokens=not show_special)
@@ -52,9 +56,10 @@ class TokenChoice:
 
     def feed(self, delta: TokenDelta) -> list[ChatDelta]:
         """The chat deltas that are certain after these tokens. What comes after the end is ignored."""
+        self.begun = True
+        self._note(delta)
         if self.finished:
             return []
-        self._note(delta)
         text, taken = self._text(delta)
         self._keep(delta, taken)
         deltas = self._read(self._reader.feed(text)) if text else []
@@ -115,7 +120,7 @@ class TokenChoice:
             value = getattr(delta, name)
             if value is not None:
                 self._extras[name] = value
-        if delta.finish_reason is not None:
+        if delta.finish_reason is not None and not self.finished:
             self._finish_reason, self._stop_reason = delta.finish_reason, delta.stop_reason
 
     def _text(self, delta: TokenDelta) -> tuple[str, int]:
@@ -128,6 +133,7 @@ class TokenChoice:
             text += piece
             if matched is not None:
                 self._finish_reason, self._stop_reason = "stop", matched
+                self.was_cut = True
                 return text, taken
         return text, len(delta.token_ids)
 

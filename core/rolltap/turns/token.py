@@ -47,12 +47,23 @@ class TokenTurn(Turn):
                 for delta in self._feed(token_delta) or [ChatDelta(index=token_delta.index)]:
                     self._collector.add(delta)
                     yield delta
-                if all(choice.finished for choice in self._choices):
-                    break
-        unfinished = [choice.index for choice in self._choices if not choice.finished]
-        if unfinished:
-            raise UpstreamError(f"the engine's answer ended before choice {unfinished[0]} was finished")
+                if all(choice.finished for choice in self._choices) and any(c.was_cut for c in self._choices):
+                    break  # a stop string that the engine does not know of; else it ends by itself
+        for delta in self._ended():
+            self._collector.add(delta)
+            yield delta
         self._collect()
+
+    def _ended(self) -> list[ChatDelta]:
+        """The rest of the choices that a backend ended without saying why: it had no more to say."""
+        deltas: list[ChatDelta] = []
+        for choice in self._choices:
+            if choice.finished:
+                continue
+            if not choice.begun or self.handle.backend.ends_explicitly:
+                raise UpstreamError(f"the engine's answer ended before choice {choice.index} was finished")
+            deltas += choice.feed(TokenDelta(index=choice.index, finish_reason="stop"))
+        return deltas
 
     def _feed(self, delta: TokenDelta) -> list[ChatDelta]:
         if not 0 <= delta.index < len(self._choices):

@@ -47,6 +47,7 @@ class AnyLLMBackend(ChatBackend):
     """
 
     parameters = None
+    ends_explicitly = True
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ class LocalBackend(TokenBackend):
     """
 
     parameters = SAMPLING_PARAMETERS - {"response_format"}
+    ends_explicitly = True
 
     def __init__(self, options: LocalOptions) -> None:
         self.options = options

@@ -30,6 +30,7 @@ class OpenAIBackend(ChatBackend):
     """Asks a server that speaks Chat Completions; streamed where the client streams, else plain."""
 
     parameters = None
+    ends_explicitly = True
 
     def __init__(self, options: Options, model: str) -> None:
         self.url = options.url or options.api_base
