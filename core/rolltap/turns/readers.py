@@ -51,13 +51,7 @@ async def _tool_parser(
     name = session.tool_parser if session is not None else model.config.tool_parser
     if not request.tools or request.tool_choice.mode == "none" or not name or request.prompt is not None:
         return None
-    tokenizer = model.renderer.tokenizer if model.renderer is not None else None
-    found = await plugins.call_first("tool_parser", name=name, tools=request.tools, tokenizer=tokenizer)
-    if found is None:
-        raise _unknown("tool_parser", name)
-    parser = _made(found)
-    if not isinstance(parser, ToolParser):
-        raise _wrong("tool_parser", name, parser)
+    parser: ToolParser = await _parser(plugins, ToolParser, "tool_parser", name, model, tools=request.tools)
     return parser
 
 
@@ -65,26 +59,19 @@ async def _reasoning_parser(plugins: Plugins, request: ChatRequest, model: Model
     name = model.config.reasoning_parser
     if not name or request.prompt is not None:
         return None
-    tokenizer = model.renderer.tokenizer if model.renderer is not None else None
-    found = await plugins.call_first("reasoning_parser", name=name, tokenizer=tokenizer)
-    if found is None:
-        raise _unknown("reasoning_parser", name)
-    parser = _made(found)
-    if not isinstance(parser, ReasoningParser):
-        raise _wrong("reasoning_parser", name, parser)
+    parser: ReasoningParser = await _parser(plugins, ReasoningParser, "reasoning_parser", name, model)
     return parser
 
 
-def _made(found: Any) -> Any:
+async def _parser(plugins: Plugins, base: type[Any], hook: str, name: str, model: Model, **asked: Any) -> Any:
     """A hook's answer as an instance: it may be one already, or a class or another callable that makes one."""
-    return found() if callable(found) and not isinstance(found, ToolParser | ReasoningParser) else found
-
-
-def _unknown(kind: str, name: str) -> BadRequest:
-    return BadRequest(
-        f"no plugin offers the {kind} {name!r}; `rolltap plugins` shows what is loaded", param=kind
-    )
-
-
-def _wrong(kind: str, name: str, made: object) -> PluginError:
-    return PluginError(f"the plugin for the {kind} {name!r} made a {type(made).__name__}, which is none")
+    tokenizer = model.renderer.tokenizer if model.renderer is not None else None
+    found = await plugins.call_first(hook, name=name, tokenizer=tokenizer, **asked)
+    if found is None:
+        raise BadRequest(
+            f"no plugin offers the {hook} {name!r}; `rolltap plugins` shows what is loaded", param=hook
+        )
+    parser = found() if callable(found) and not isinstance(found, base) else found
+    if not isinstance(parser, base):
+        raise PluginError(f"the plugin for the {hook} {name!r} made a {type(parser).__name__}, which is none")
+    return parser
