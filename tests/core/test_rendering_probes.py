@@ -3,7 +3,7 @@
 import pytest
 
 from rendering_conversations import ENDS, TEMPLATES, Renderers, family
-from rolltap.rendering import Renderer
+from rolltap.rendering import Renderer, probe
 from rolltap.types.chat import ChatRequest, Message, ToolCall
 
 OPENERS = {"glm": {"<|user|>", "<|observation|>"}}
@@ -126,7 +126,7 @@ def test_an_end_that_was_added_but_is_not_special_is_found(tmp_path):
 
 
 def findings(renderer):
-    return {finding.name: (finding.ok, finding.detail) for finding in renderer.probe()}
+    return {finding.name: (finding.ok, finding.detail) for finding in probe(renderer)}
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

@@ -5,7 +5,7 @@ import pytest
 
 from rendering_conversations import REAL_TEMPLATES, TEMPLATES, TOOLS, Renderers, family
 from rolltap.errors import BadRequest, ConfigError
-from rolltap.rendering import Renderer
+from rolltap.rendering import Renderer, probe
 from rolltap.types.chat import ChatRequest, Message, ToolCall
 
 
@@ -176,7 +176,7 @@ def test_without_a_template_messages_are_refused(bare):
 
 
 def test_without_a_template_probing_says_so(bare):
-    (finding,) = bare.probe()
+    (finding,) = probe(bare)
     assert not finding.ok
     assert "has no chat template" in finding.detail
 

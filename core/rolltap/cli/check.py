@@ -12,7 +12,7 @@ from msgspec import Struct
 from rolltap.bases.backends import Backend, TokenBackend
 from rolltap.bases.stores import Store
 from rolltap.cli.options import config_option, configured, plugins_dir_option
-from rolltap.rendering import Renderer
+from rolltap.rendering import Renderer, probe
 
 if TYPE_CHECKING:
     from rolltap.config import BackendConfig, Config, ModelConfig
@@ -132,7 +132,7 @@ async def _tokenizer(model: "ModelConfig", tokenizer: str) -> tuple[Any, list[Li
         return None, [Line("problem", subject, detail)]
     try:
         renderer = await asyncio.to_thread(Renderer.load, tokenizer, chat_template=model.chat_template)
-        probed = await asyncio.to_thread(renderer.probe)
+        probed = await asyncio.to_thread(probe, renderer)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with a template is what was to be found
         return None, [Line("problem", subject, _reason(error))]
     # A template that does something unusual is served all the same: it is said, and is no failure.

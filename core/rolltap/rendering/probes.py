@@ -1,17 +1,14 @@
 """What there is to know about a tokenizer and its chat template before a server is trusted with them."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from rolltap.errors import BadRequest
 from rolltap.rendering.forms import PROBE_TOOLS
 from rolltap.rendering.messages import as_dict, place_systems
+from rolltap.rendering.renderer import Renderer
 from rolltap.types.chat import Message, ToolCall
-
-if TYPE_CHECKING:
-    from rolltap.rendering.renderer import Renderer
 
 
 class Finding(Struct, frozen=True):
@@ -32,7 +29,7 @@ _RESULT = Message(role="tool", content="Dry.", tool_call_id=_CALL.id, name=_CALL
 _THINKING = Message(role="assistant", content="It is not.", reasoning="Look at the sky.")
 
 
-def probe(renderer: "Renderer") -> list[Finding]:
+def probe(renderer: Renderer) -> list[Finding]:
     """Look at everything; in the order in which `rolltap check` shows it."""
     if renderer.template.missing:
         return [Finding("chat template", False, renderer.template.refusal)]
@@ -50,7 +47,7 @@ def probe(renderer: "Renderer") -> list[Finding]:
 
 
 def _text(
-    renderer: "Renderer", messages: list[Message], *, tools: bool = False, prompt: bool = True
+    renderer: Renderer, messages: list[Message], *, tools: bool = False, prompt: bool = True
 ) -> str | None:
     placed = [as_dict(message, renderer.form) for message in place_systems(messages, renderer.form)]
     try:
@@ -59,11 +56,11 @@ def _text(
         return None
 
 
-def _names(renderer: "Renderer", ids: Iterable[int]) -> str:
+def _names(renderer: Renderer, ids: Iterable[int]) -> str:
     return ", ".join(f"{renderer.codec.token(index)} ({index})" for index in sorted(ids))
 
 
-def _boundary(renderer: "Renderer") -> Finding:
+def _boundary(renderer: Renderer) -> Finding:
     closers, openers = renderer.boundary.closers, renderer.boundary.openers
     if not closers and not openers:
         return Finding(
@@ -78,7 +75,7 @@ def _boundary(renderer: "Renderer") -> Finding:
     return Finding("turn boundary", True, " ".join(said))
 
 
-def _append_only(renderer: "Renderer", name: str, old: list[Message], new: Message) -> Finding:
+def _append_only(renderer: Renderer, name: str, old: list[Message], new: Message) -> Finding:
     tools = any(message.tool_calls for message in old)
     before, after = _text(renderer, old[:-1], tools=tools), _text(renderer, [*old, new], tools=tools)
     if before is None or after is None:
@@ -97,7 +94,7 @@ def _append_only(renderer: "Renderer", name: str, old: list[Message], new: Messa
     )
 
 
-def _suffix(renderer: "Renderer") -> Finding:
+def _suffix(renderer: Renderer) -> Finding:
     details = {
         "last_turn": "rendered on their own",
         "with_a_call": "rendered on their own; the template remembers whether there was a call before",
@@ -106,7 +103,7 @@ def _suffix(renderer: "Renderer") -> Finding:
     return Finding("new turns", True, details[renderer.stand_in])
 
 
-def _bos(renderer: "Renderer") -> Finding:
+def _bos(renderer: Renderer) -> Finding:
     plain, full = renderer.encode("x"), renderer.encode("x", add_special_tokens=True)
     if plain == full:
         return Finding("BOS", True, "encoding adds none")
@@ -118,7 +115,7 @@ def _bos(renderer: "Renderer") -> Finding:
     )
 
 
-def _generation_prompt(renderer: "Renderer") -> Finding:
+def _generation_prompt(renderer: Renderer) -> Finding:
     closed, opened = _text(renderer, [_USER], prompt=False), _text(renderer, [_USER])
     if closed is None or opened is None:
         return Finding("generation prompt", False, "the template refuses a conversation of one user message")
@@ -129,7 +126,7 @@ def _generation_prompt(renderer: "Renderer") -> Finding:
     return Finding("generation prompt", True, f"{opening!r}{thinking}")
 
 
-def _tools(renderer: "Renderer") -> Finding:
+def _tools(renderer: Renderer) -> Finding:
     text, form = _text(renderer, [_USER], tools=True), renderer.form
     if text is None or PROBE_TOOLS[0]["function"]["name"] not in text:
         return Finding("tools", False, "the template does not show tools to the model")
@@ -142,7 +139,7 @@ def _tools(renderer: "Renderer") -> Finding:
     )
 
 
-def _systems(renderer: "Renderer") -> Finding:
+def _systems(renderer: Renderer) -> Finding:
     details = {
         "anywhere": "may stand anywhere",
         "first": "are shown at the beginning alone; the text of later ones is put into the user's messages",

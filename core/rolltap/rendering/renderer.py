@@ -11,7 +11,6 @@ from rolltap.rendering.codec import Codec
 from rolltap.rendering.detokenizer import Detokenizer, make_detokenizer
 from rolltap.rendering.forms import find_form
 from rolltap.rendering.messages import as_dict, check_content, place_systems
-from rolltap.rendering.probes import Finding, probe
 from rolltap.rendering.suffix import SuffixRenderer
 from rolltap.rendering.template import ChatTemplate
 from rolltap.rendering.tokenizer import generation_eos_ids, load_tokenizer
@@ -119,7 +118,3 @@ class Renderer:
         """A detokenizer for one choice. Turn-ending ids at the end are not shown, special tokens only if wanted."""
         skipped = self.codec.special_ids if skip_special_tokens else frozenset()
         return make_detokenizer(self.codec, skipped, self.closers)
-
-    def probe(self) -> list[Finding]:
-        """What `rolltap check` says about the tokenizer and its template."""
-        return probe(self)
