@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rolltap.bases.backends import Backend, BackendHandle, ChatBackend, TokenBackend
+from rolltap.bases.backends import Backend, BackendHandle, TokenBackend
 from rolltap.config import BackendConfig, Config, ModelConfig
 from rolltap.errors import BadRequest, ConfigError, NotFound, PluginError, RolltapError
 from rolltap.limits import Gate
@@ -102,10 +102,11 @@ async def load_models(config: Config, plugins: Plugins) -> Models:
     started: list[Backend] = []
     models: list[Model] = []
     gates: dict[BackendHandle, Gate] = {}
+    time_limit_s = config.plugins.backend_time_limit_s or None
     try:
         for model in config.models:
             handles = [
-                await _start(options, number, model, plugins, started)
+                await _start(options, number, model, plugins, started, time_limit_s=time_limit_s)
                 for number, options in enumerate(model.backends)
             ]
             _check_names(model, handles)
@@ -125,21 +126,23 @@ async def load_models(config: Config, plugins: Plugins) -> Models:
 
 
 async def _start(
-    config: BackendConfig, number: int, model: ModelConfig, plugins: Plugins, started: list[Backend]
+    config: BackendConfig,
+    number: int,
+    model: ModelConfig,
+    plugins: Plugins,
+    started: list[Backend],
+    *,
+    time_limit_s: float | None,
 ) -> BackendHandle:
-    backend = await plugins.call_first(
+    made = await plugins.ask(
         "create_backend", kind=config.kind, options=dict(config.options), model=model.name
     )
-    if backend is None:
+    if made is None:
         raise ConfigError(
-            f"model {model.name!r}: no plugin creates backends of kind {config.kind!r}; "
-            "`rolltap plugins` shows what is loaded and what failed"
+            f"model {model.name!r}: no plugin creates backends of kind {config.kind!r}"
+            f"{plugins.hint('create_backend', config.kind)}; `rolltap plugins` shows what is loaded and what failed"
         )
-    if not isinstance(backend, TokenBackend | ChatBackend):
-        raise ConfigError(
-            f"model {model.name!r}: the plugin for kind {config.kind!r} made a {type(backend).__name__}, "
-            "which is neither a TokenBackend nor a ChatBackend"
-        )
+    backend: Backend = made.value
     started.append(backend)
     try:
         await backend.start()
@@ -147,14 +150,17 @@ async def _start(
         raise
     except Exception as error:
         raise PluginError(
-            f"model {model.name!r}: its backend of kind {config.kind!r} can't start: {error}"
+            f"model {model.name!r}: its backend of kind {config.kind!r} can't start: {error}",
+            plugin=made.plugin,
         ) from error
     return BackendHandle(
         backend,
         name=f"{config.kind}-{number}",
         kind=config.kind,
         model=model.name,
-        base_url=str(config.options.get("url") or config.options.get("api_base") or "").rstrip("/"),
+        base_url=str(config.options.get("url") or config.options.get("api_base") or backend.url).rstrip("/"),
+        plugin=made.plugin,
+        time_limit_s=time_limit_s,
     )
 
 
@@ -177,8 +183,8 @@ async def _check_parsers(model: Model, plugins: Plugins) -> None:
     for hook, name, more in wanted:
         if name and await plugins.call_first(hook, name=name, tokenizer=tokenizer, **more) is None:
             raise ConfigError(
-                f"model {model.name!r}: no plugin offers the {hook} {name!r}; `rolltap plugins` shows what is loaded, "
-                f'and {hook} = "" does without one'
+                f"model {model.name!r}: no plugin offers the {hook} {name!r}{plugins.hint(hook, name)}; "
+                f'`rolltap plugins` shows what is loaded, and {hook} = "" does without one'
             )
 
 

@@ -26,6 +26,9 @@ class Backend(ABC):
     """Whether it says of each choice why it ended. An answer that just stops is then one that was cut off (a 502);
     else it is one that was finished."""
 
+    url: str = ""
+    """The address of what it talks to, where it has one; sessions pin a backend by it. The config's `url` goes first."""
+
     tokenizer: str = ""
     """The tokenizer that goes with it, a hub id or a folder, where the backend knows it once it has started. Used
     where the model's config names none."""
@@ -67,11 +70,24 @@ class ChatBackend(Backend):
 class BackendHandle:
     """One configured backend of a model, with what `select_backend` needs to choose.
 
-    `name` is unique in its model; `base_url` is what a session pins ("" where the backend has no address).
+    `name` is unique in its model; `base_url` is what a session pins ("" where the backend has no address); `plugin` made
+    it; it may be silent for `time_limit_s` within an answer (None: for as long as it likes).
     """
 
-    def __init__(self, backend: Backend, *, name: str, kind: str, model: str, base_url: str = "") -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        name: str,
+        kind: str,
+        model: str,
+        base_url: str = "",
+        plugin: str = "",
+        time_limit_s: float | None = None,
+    ) -> None:
         self.backend = backend
+        self.plugin = plugin
+        self.time_limit_s = time_limit_s
         self.name = name
         self.kind = kind
         self.model = model
