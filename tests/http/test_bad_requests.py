@@ -147,3 +147,16 @@ async def test_an_error_before_the_first_byte_has_its_status(rolltap_serve, roll
         )
         assert (status, body["error"]["code"]) == (429, "rate_limit_exceeded")
     assert await server.nodes(session) == []
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/sessions/create"])
+async def test_a_body_that_is_not_encoded_as_it_says_is_refused(rolltap_serve, rolltap_tokenizer, path, caplog):
+    server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer))
+    async with server.http.post(path, data=b"{}", headers={"content-encoding": "gzip"}) as response:
+        body = await response.json()
+        assert (response.status, body["error"]["type"]) == (400, "invalid_request_error")
+        assert "Can not decode content-encoding: gzip" in body["error"]["message"]
+        assert response.headers["connection"] == "close"
+    assert caplog.text == ""
+    async with server.http.get("/health") as response:
+        assert response.status == 200

@@ -15,7 +15,7 @@ from rolltap.models import load_models
 from rolltap.pipeline import Pipeline
 from rolltap.plugins import Plugins
 from rolltap.replays import Replays
-from rolltap.server.errors import add_request_id, errors_as_json
+from rolltap.server.errors import add_headers, errors_as_json
 from rolltap.server.routes import add_routes
 from rolltap.server.state import CONFIG, CONVERTERS, MODELS, PIPELINE, PLUGINS, REPLAYS, SESSIONS
 from rolltap.sessions import Sessions
@@ -38,7 +38,7 @@ def create_app(config: ConfigSource = None, *, plugins: Sequence[object] = ()) -
     app[PLUGINS] = Plugins.load(settings.plugins, plugins)
     app[CONVERTERS] = {}
     app[REPLAYS] = Replays()
-    app.on_response_prepare.append(add_request_id)
+    app.on_response_prepare.append(add_headers)
     add_routes(app)
     app[PLUGINS].call_all_sync("register_routes", app=app)
     app.cleanup_ctx.append(_run)
@@ -77,11 +77,12 @@ async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 async def _store(settings: Config, plugins: Plugins) -> Store:
-    store = await plugins.call_first(
+    store: Store | None = await plugins.call_first(
         "create_store", kind=settings.store.kind, options=dict(settings.store.options)
     )
-    if not isinstance(store, Store):
+    if store is None:
         raise ConfigError(
-            f"store.kind = {settings.store.kind!r}: no plugin creates such a store; `rolltap plugins` shows what is loaded"
+            f"store.kind = {settings.store.kind!r}: no plugin creates such a store"
+            f"{plugins.hint('create_store', settings.store.kind)}; `rolltap plugins` shows what is loaded"
         )
     return store

@@ -47,7 +47,11 @@ def add_dialect(app: web.Application, dialect: str, path: str, *, count_path: st
 
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The body, a JSON object. Raises `BadRequest`."""
-    data = await request.read()
+    try:
+        data = await request.read()
+    except web.RequestPayloadError as error:
+        reason = str(error).rpartition("message:")[2].strip()
+        raise BadRequest(f"the body can't be read: {reason}", code="invalid_body") from error
     try:
         body = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -131,7 +135,7 @@ class DialectRoute:
         known = request.app[CONVERTERS]
         if self._dialect not in known:
             found = await request.app[PLUGINS].call_first("message_converter", dialect=self._dialect)
-            if not isinstance(found, MessageConverter):
+            if found is None:
                 raise PluginError(
                     f"no plugin converts the dialect {self._dialect!r}; `rolltap plugins` shows why"
                 )

@@ -90,7 +90,12 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return json_response({"error": body}, status=info.status, headers=headers)
 
 
-async def add_request_id(request: web.Request, response: web.StreamResponse) -> None:
-    """Signal `on_response_prepare`: name the request in every answer."""
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Signal `on_response_prepare`: name the request in every answer; end a connection on which it was damaged."""
+    if request.content.exception() is not None:
+        # What follows a damaged body can't be told from it. Its end is declared here, lest aiohttp look for it.
+        request.content.feed_eof()
+        response.force_close()
+        response.headers["connection"] = "close"
     for name in ("x-request-id", "request-id"):  # OpenAI's clients read the one, Anthropic's the other
         response.headers.setdefault(name, request.get(REQUEST_ID, ""))

@@ -46,6 +46,7 @@ async def health(request: web.Request) -> web.Response:
         {
             "model": model.name,
             "name": handle.name,
+            "plugin": handle.plugin,
             "healthy": handle.healthy,
             "in_flight": handle.in_flight,
             "last_error": handle.last_error,
@@ -62,6 +63,8 @@ async def health(request: web.Request) -> web.Response:
             "record": {
                 name: app[PIPELINE].counts[name] for name in ("nodes", "untrainable", "drifted", "aborted")
             },
+            "plugin_failures": app[PLUGINS].failures,
+            "plugin_blocking": app[PLUGINS].blocked,
             "plugins_failed": {
                 record.name: record.error for record in app[PLUGINS].records if record.error is not None
             },
@@ -101,10 +104,12 @@ async def create_session(request: web.Request) -> web.Response:
 async def _check_tool_parser(request: web.Request, name: str) -> None:
     if not name:
         return
-    found = await request.app[PLUGINS].call_first("tool_parser", name=name, tools=[], tokenizer=None)
+    plugins = request.app[PLUGINS]
+    found = await plugins.call_first("tool_parser", name=name, tools=[], tokenizer=None)
     if found is None:
         raise BadRequest(
-            f"no plugin offers the tool parser {name!r}; `rolltap plugins` shows what is loaded",
+            f"no plugin offers the tool parser {name!r}{plugins.hint('tool_parser', name)}; "
+            "`rolltap plugins` shows what is loaded",
             param="tool_parser",
         )
 
