@@ -160,3 +160,16 @@ async def test_a_client_that_leaves_before_the_first_token_changes_nothing(start
     await eventually(closed)
     assert await server.nodes(session) == []
     assert (await ask(server, session))[1] == "Two."
+
+
+@pytest.mark.parametrize("count", ["0", "00", "", "-1", "x", "²"])
+async def test_what_is_no_number_of_retries_marks_none(start, count):
+    server, _, session = await start("One.", "Two.")
+    for answer in ("One.", "Two."):
+        assert (await ask(server, session, **{"x-stainless-retry-count": count}))[1] == answer
+
+
+async def test_a_number_of_retries_may_be_longer_than_python_reads(start):
+    server, _, session = await start("One.")
+    for _ in range(2):
+        assert (await ask(server, session, **{"x-stainless-retry-count": "9" * 5000}))[1] == "One."

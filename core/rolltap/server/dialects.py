@@ -165,7 +165,7 @@ async def _deltas(
         (session.info.uuid, request.path, body, idempotency),
         lambda original: pipeline.answer(chat, session, original),
         completion,
-        retry=bool(idempotency) or (retries.isdecimal() and int(retries) > 0),
+        retry=bool(idempotency) or (retries.isdecimal() and bool(retries.strip("0"))),
     )
 
 
