@@ -31,7 +31,7 @@ from rolltap.turns.base import Turn
 from rolltap.turns.chat import ChatTurn
 from rolltap.turns.collecting import as_message
 from rolltap.turns.constraints import constrained
-from rolltap.turns.prompts import TokenPrompt, place, prepare
+from rolltap.turns.prompts import NOWHERE, TokenPrompt, place, prepare
 from rolltap.turns.readers import readers_for
 from rolltap.turns.token import TokenTurn
 from rolltap.types.chat import ChatRequest, Message, Sampling
@@ -165,7 +165,9 @@ class Pipeline:
         if isinstance(handle.backend, ChatBackend):
             if request.prompt is not None:
                 raise BadRequest(f"model {model.name!r} answers chats only, no raw prompts", param="prompt")
-            conversation = place(request, forest, model=model.name, tokens=False)
+            conversation = NOWHERE
+            if session is not None:
+                conversation = place(request, forest, model=model.name, tokens=False)
             readers = (
                 await readers_for(self._plugins, request, info, model) if handle.backend.raw_text else None
             )
@@ -187,7 +189,7 @@ class Pipeline:
 
     async def _record(self, session: Session | None, turn: Turn, *, aborted: bool = False) -> list[Node]:
         """Store what the turn generated, then tell the plugins."""
-        entry = turn.entry(_forest(session), aborted=aborted)
+        entry = turn.entry(session.forest, aborted=aborted) if session is not None else None
         if session is None or entry is None:
             return []
         nodes = await session.append(entry)

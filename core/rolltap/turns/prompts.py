@@ -39,6 +39,10 @@ class Conversation(NamedTuple):
         return "the prompt goes on differently" if siblings else None
 
 
+NOWHERE = Conversation(Context("", b"", b""), None, 0, [], b"")
+"""The place of a request that no session records: nobody asks for it, so finding it would be work for nothing."""
+
+
 class TokenPrompt(NamedTuple):
     """A request ready for a token backend."""
 
