@@ -31,9 +31,9 @@ class EventReader:
             if line.startswith(b"data:"):
                 self._data.append(line[5:].strip(b" \r"))
             elif line in {b"", b"\r"}:
-                if self._data:
-                    events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
-                    self._data = []
+                if data := self._data[0] if len(self._data) == 1 else b"\n".join(self._data):
+                    events.append(data)
+                self._data = []
             elif line.startswith(b"error:"):  # llama.cpp's own way to end a stream that failed
                 self._data.append(b'{"error":' + line[6:].strip(b" \r") + b"}")
         return events
