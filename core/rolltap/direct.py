@@ -130,7 +130,7 @@ async def _deltas(
     collector, calls = Collector(completion), defaultdict[int, CallFragments](CallFragments)
     usage: Usage | None = None
     pieces = 0
-    async with aclosing(each(backend.chat(request))) as stream:
+    async with aclosing(each(backend.chat(request), ChatDelta, plugin=type(backend).__name__)) as stream:
         async for delta in stream:
             said = calls[delta.index]
             delta.tool_calls = [fragment for call in delta.tool_calls for fragment in said.take(call)]
@@ -163,7 +163,7 @@ def _plugins() -> Plugins:
 
 
 async def _converter(dialect: str) -> MessageConverter:
-    found = await _plugins().call_first("message_converter", dialect=dialect)
-    if not isinstance(found, MessageConverter):
+    found: MessageConverter | None = await _plugins().call_first("message_converter", dialect=dialect)
+    if found is None:
         raise PluginError(f"no plugin converts the dialect {dialect!r}; `rolltap plugins` shows why")
     return found

@@ -44,6 +44,11 @@ class ConfigError(RolltapError):
 class PluginError(RolltapError):
     """A plugin failed, is missing, or broke a hook's rules; the message begins with the plugin's name."""
 
+    def __init__(self, message: str, *, plugin: str = "") -> None:
+        super().__init__(message)
+        self.plugin = plugin
+        """The plugin's name, where it is one plugin's failure."""
+
 
 class RequestError(RolltapError):
     """Ends a request with a known answer."""

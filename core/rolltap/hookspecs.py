@@ -2,11 +2,14 @@
 
 Mark an implementation with `@rolltap.hookimpl`; take only the arguments you need. `None` means "not mine": the next
 plugin is asked. Plugins from outside are asked before the built-in ones, and pluggy's `tryfirst` and `trylast` work.
-A hook may be a plain function or a coroutine function, except `register_routes`, which is called before the loop runs.
-An exception ends the request (or the start) with an error that names the plugin; it never harms a session.
+A hook may be a plain function or a coroutine function, except where it says otherwise. An exception, an answer of a
+type that is not allowed, or none within `[plugins] time_limit_s` ends the request (or the start) with an error that
+names the plugin; it never harms a session.
+
+Each example is a whole plugin: save it as a file in a folder, and `rolltap serve --plugins-dir FOLDER` loads it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pluggy
@@ -38,6 +41,19 @@ def tool_parser(
     :param tokenizer: the model's tokenizer (transformers'), or None where the model has none.
     :returns: the parser's class (or any callable without arguments): called once for each completion. Or an
         instance, which then reads one completion alone; the hook is asked again for the next.
+
+    Example: calls such as `<call>{"name": "search", "arguments": {"query": "rolltap"}}</call>`::
+
+        import rolltap
+
+
+        class AngleParser(rolltap.TagToolParser):
+            open, close = "<call>", "</call>"
+
+
+        @rolltap.hookimpl
+        def tool_parser(name):
+            return AngleParser if name == "angle" else None
     """
 
 
@@ -50,6 +66,19 @@ def reasoning_parser(name: str, tokenizer: Any) -> Callable[[], ReasoningParser]
     :param name: the parser's name, from the model's `reasoning_parser`.
     :param tokenizer: the model's tokenizer, or None where the model has none.
     :returns: as for `tool_parser`.
+
+    Example: thinking that stands between `<plan>` and `</plan>`::
+
+        import rolltap
+
+
+        class PlanParser(rolltap.TagReasoningParser):
+            open, close = "<plan>", "</plan>"
+
+
+        @rolltap.hookimpl
+        def reasoning_parser(name):
+            return PlanParser if name == "plan" else None
     """
 
 
@@ -64,6 +93,22 @@ def create_backend(kind: str, options: dict[str, Any], model: str) -> Backend | 
         one that is wrong or unknown.
     :param model: the model's name, as clients send it.
     :returns: a `TokenBackend` or a `ChatBackend`.
+
+    Example: `backends = [{ kind = "parrot" }]` repeats the last message::
+
+        import rolltap
+
+
+        class Parrot(rolltap.ChatBackend):
+            async def chat(self, request):
+                for word in request.messages[-1].text.split():
+                    yield rolltap.ChatDelta(text=word + " ")
+                yield rolltap.ChatDelta(finish_reason="stop")
+
+
+        @rolltap.hookimpl
+        def create_backend(kind):
+            return Parrot() if kind == "parrot" else None
     """
 
 
@@ -74,6 +119,55 @@ def message_converter(dialect: str) -> MessageConverter | None:
     Asked: once for each dialect, when its first request comes or its route is added. First answer wins.
 
     :param dialect: such as "openai.chat", "openai.completions", "anthropic.messages".
+
+    Example: `POST /v1/plain` takes `{"text": …}` and answers in kind, streamed or not::
+
+        import json
+
+        import rolltap
+
+
+        class PlainStream(rolltap.StreamEncoder):
+            def start(self):
+                return b""
+
+            def delta(self, delta):
+                return b"data: " + json.dumps(delta.text).encode() + b"\n\n"
+
+            def finish(self, completion):
+                return b"data: null\n\n"
+
+            def error(self, info):
+                return b"data: " + json.dumps({"error": info.message}).encode() + b"\n\n"
+
+
+        class Plain(rolltap.MessageConverter):
+            dialect = "plain"
+
+            def decode(self, body):
+                if not isinstance(body.get("text"), str):
+                    raise rolltap.BadRequest("text must be a string", param="text")
+                said = rolltap.Message(role="user", content=body["text"])
+                return rolltap.ChatRequest(messages=[said], stream=bool(body.get("stream")))
+
+            def encode(self, request, completion):
+                return {"text": completion.choices[0].text}
+
+            def stream(self, request, completion):
+                return PlainStream()
+
+            def error(self, info, request_id):
+                return rolltap.ErrorReply(status=info.status, body={"error": info.message})
+
+
+        @rolltap.hookimpl
+        def message_converter(dialect):
+            return Plain() if dialect == "plain" else None
+
+
+        @rolltap.hookimpl
+        def register_routes(app):
+            rolltap.add_dialect(app, "plain", "/v1/plain")
     """
 
 
@@ -90,6 +184,15 @@ def select_backend(
     :param backends: the candidates, at least one. A session's pinned `base_url` has already been applied, and
         those that failed for this request are left out.
     :returns: one of `backends`.
+
+    Example: long conversations go to the last backend in the config::
+
+        import rolltap
+
+
+        @rolltap.hookimpl
+        def select_backend(request, backends):
+            return backends[-1] if len(request.messages) > 20 and backends[-1].healthy else None
     """
 
 
@@ -102,6 +205,20 @@ def record_node(session: SessionInfo, node: NodeView) -> None:
 
     :param session: the session.
     :param node: the node; its sequences are put together when you ask for them.
+
+    Example: a log line for each node that can be trained on::
+
+        import logging
+
+        import rolltap
+
+        log = logging.getLogger(__name__)
+
+
+        @rolltap.hookimpl
+        def record_node(session, node):
+            if node.metadata["trainable"]:
+                log.warning("session %s: node %s, %d tokens", session.uuid, node.node_id, len(node.tokens))
     """
 
 
@@ -113,6 +230,16 @@ def classify_error(error: BaseException, backend: BackendHandle | None) -> Error
 
     :param error: the exception.
     :param backend: the backend that was being asked, if one was.
+
+    Example: a provider's own exception, known by its name, so that its SDK need not be imported::
+
+        import rolltap
+
+
+        @rolltap.hookimpl
+        def classify_error(error):
+            if type(error).__name__ == "ModelLoading":
+                return rolltap.ErrorInfo(status=503, code="loading", message=str(error), retry_after=10)
     """
 
 
@@ -124,6 +251,35 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
 
     :param kind: the table's `kind`.
     :param options: the rest of the table.
+
+    Example: `[store] kind = "lists"`, gone with the process::
+
+        from collections import defaultdict
+
+        import rolltap
+
+
+        class Lists(rolltap.Store):
+            def __init__(self):
+                self.logs = defaultdict(list)
+
+            async def append(self, session, entry):
+                self.logs[session].append(entry)
+                return len(self.logs[session])
+
+            async def read(self, session, after=0):
+                return list(enumerate(self.logs[session], 1))[after:]
+
+            async def sessions(self):
+                return list(self.logs)
+
+            async def delete(self, session):
+                self.logs.pop(session, None)
+
+
+        @rolltap.hookimpl
+        def create_store(kind):
+            return Lists() if kind == "lists" else None
     """
 
 
@@ -131,7 +287,55 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
 def register_routes(app: web.Application) -> None:
     """Add routes of your own to the server.
 
-    Asked: at start, when the core's own routes are there. Every plugin is asked. Not a coroutine function.
+    Asked: at start, when the core's own routes are there. Every plugin is asked. Not a coroutine function: it is
+    called before the loop runs.
 
     :param app: the application; `rolltap.add_dialect(app, dialect, path)` adds a wire format's route.
+
+    Example: a page of one's own::
+
+        from aiohttp import web
+
+        import rolltap
+
+
+        async def hello(request):
+            return web.Response(text="Hello.")
+
+
+        @rolltap.hookimpl
+        def register_routes(app):
+            app.router.add_get("/hello", hello)
+    """
+
+
+@hookspec
+def offers() -> Mapping[str, Sequence[str]]:  # type: ignore[empty-body]  # a specification
+    """Say which names the plugin answers for, so that people can be told.
+
+    Asked: once, when the plugin is loaded. Every plugin is asked; one that has none need not implement it. Not a
+    coroutine function. `rolltap plugins` shows the names and which of them another plugin hides, and a message about
+    an unknown name suggests the nearest. It changes nothing in who is asked.
+
+    :returns: for each hook that is asked by a name, kind or dialect, the ones that this plugin answers for.
+
+    Example: a parser under two names::
+
+        import rolltap
+
+        NAMES = ["angle", "angle_v2"]
+
+
+        class AngleParser(rolltap.TagToolParser):
+            open, close = "<call>", "</call>"
+
+
+        @rolltap.hookimpl
+        def tool_parser(name):
+            return AngleParser if name in NAMES else None
+
+
+        @rolltap.hookimpl
+        def offers():
+            return {"tool_parser": NAMES}
     """

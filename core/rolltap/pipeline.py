@@ -21,7 +21,7 @@ import msgspec
 
 from rolltap.bases.backends import BackendHandle, ChatBackend
 from rolltap.classifying import classify
-from rolltap.errors import BadRequest, ErrorInfo, PluginError, RequestError
+from rolltap.errors import BadRequest, ErrorInfo, PluginError, RequestError, UpstreamError
 from rolltap.models import Model, Models
 from rolltap.plugins import Plugins
 from rolltap.record.forest import Forest, Node
@@ -136,13 +136,14 @@ class Pipeline:
     ) -> BackendHandle:
         candidates = self._others(model, session, failed)
         info = session.info if session else None
-        handle: BackendHandle | None = await self._plugins.call_first(
-            "select_backend", request=request, session=info, backends=candidates
-        )
-        if handle is None:
-            handle = candidates[0]
-        if handle not in candidates:
-            raise PluginError(f"a select_backend hook chose {handle!r}, which is none of {candidates!r}")
+        chosen = await self._plugins.ask("select_backend", request=request, session=info, backends=candidates)
+        handle: BackendHandle = candidates[0] if chosen is None else chosen.value
+        if chosen is not None and handle not in candidates:
+            names = ", ".join(candidate.name for candidate in candidates)
+            raise self._plugins.failed(
+                chosen.plugin,
+                f"select_backend chose {handle.name} of {handle.model}, which is none of: {names}",
+            )
         _check_parameters(request, handle)
         return handle
 
@@ -182,10 +183,22 @@ class Pipeline:
     async def _blame(self, error: Exception, handle: BackendHandle) -> ErrorInfo:
         """Classify a backend's failure, and leave the backend out for a while where it is the one to blame."""
         info = await self.classify(error, handle)
-        if info.status in UNHEALTHY_STATUSES and not isinstance(error, RequestError | PluginError):
+        if isinstance(error, PluginError):
+            self._plugins.failures[error.plugin or handle.plugin] += 1
+            log.error("%s", error, exc_info=error)
+        elif info.status in UNHEALTHY_STATUSES and not isinstance(error, RequestError):
+            if info.status == 500 and not isinstance(error, UpstreamError):
+                info = self._named(info, error, handle)
             handle.failed(info.message)
             log.warning("backend %s of %s failed: %s", handle.name, handle.model, info.message)
         return info
+
+    def _named(self, info: ErrorInfo, error: Exception, handle: BackendHandle) -> ErrorInfo:
+        """A failure that no upstream and no classification accounts for: most likely the backend's own code's."""
+        self._plugins.failures[handle.plugin] += 1
+        log.error("plugin %s: its backend %s failed", handle.plugin, handle.name, exc_info=error)
+        message = f"backend {handle.name} (plugin {handle.plugin}) raised {type(error).__name__}: {error}"
+        return msgspec.structs.replace(info, message=message)
 
     async def _record(self, session: Session | None, turn: Turn, *, aborted: bool = False) -> list[Node]:
         """Store what the turn generated, then tell the plugins."""

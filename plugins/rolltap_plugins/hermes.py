@@ -17,3 +17,9 @@ class HermesToolParser(JsonToolParser):
 def tool_parser(name: str) -> Callable[[], ToolParser] | None:
     """Answer for "hermes"."""
     return HermesToolParser if name == "hermes" else None
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"tool_parser": ["hermes"]}

@@ -58,3 +58,9 @@ PARSERS: dict[str, type[TagReasoningParser]] = {
 def reasoning_parser(name: str) -> Callable[[], ReasoningParser] | None:
     """Answer for the names in `PARSERS`."""
     return PARSERS.get(name)
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"reasoning_parser": list(PARSERS)}

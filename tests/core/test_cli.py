@@ -84,7 +84,12 @@ def create_backend(kind, options):
 
 @rolltap.hookimpl
 def tool_parser(name):
-    return object if name == "none" else None
+    return rolltap.TagToolParser if name == "none" else None
+
+
+@rolltap.hookimpl
+def offers():
+    return {"create_backend": ["chat"], "create_store": ["lists"], "tool_parser": ["none"]}
 
 
 async def slow(request):
@@ -368,12 +373,47 @@ class TestPlugins:
         ]
         mine = next(row for row in rows if row[0] == "mine")
         assert mine[2].endswith("mine.py")
-        assert mine[3:] == ["create_backend, create_store, register_routes, tool_parser", "loaded"]
-        assert next(row for row in rows if row[0] == "broken")[4] == "failed"
-        assert (
-            "is not loaded: failed to load: ModuleNotFoundError: No module named 'nothing_of_that_name'"
-            in output
+        assert re.fullmatch(
+            r"create_backend 1/\d+, create_store 1/\d+, register_routes 1/\d+, tool_parser 1/\d+", mine[3]
         )
+        assert mine[4:] == ["chat, lists, none", "loaded"]
+        broken = next(row for row in rows if row[0] == "broken")
+        assert broken[3:] == ["", "", "failed"]
+        assert (
+            f"broken ({home}/plugins/broken.py) is not loaded: failed to load: ModuleNotFoundError: "
+            "No module named 'nothing_of_that_name'"
+        ) in output
+        assert (
+            "    the way out: install what it needs (pip install nothing_of_that_name, if the package has the module's "
+            'name), or leave it out: [plugins] disable = ["broken"]\n'
+        ) in output
+
+    def test_what_a_name_clash_hides(self, home):
+        source = PLUGIN.replace('"none"', '"hermes"')
+        (home / "plugins" / "mine.py").write_text(source)
+        (home / "plugins" / "another.py").write_text(source)
+        code, output, _ = run("plugins")
+        assert code == 0
+        assert (
+            "tool_parser hermes: mine is asked first and hides another, hermes; "
+            '[plugins] disable = ["mine"] uncovers it\n'
+        ) in output
+        report = json.loads(run("plugins", "--json")[1])
+        assert {
+            "hook": "tool_parser",
+            "names": ["hermes"],
+            "answers": "mine",
+            "hidden": ["another", "hermes"],
+        } in report["clashes"]
+        assert report["order"]["tool_parser"][:2] == ["mine", "another"]
+        change(home, 'dir = "plugins"', 'dir = "plugins"\ndisable = ["mine", "another"]')
+        assert json.loads(run("plugins", "--json")[1])["clashes"] == []
+
+    def test_many_names_are_cut_in_the_table(self, home):
+        names = [f"name{number}" for number in range(20)]
+        (home / "plugins" / "mine.py").write_text(PLUGIN.replace('["none"]', repr(names)))
+        assert "name5, and 14 more" in run("plugins")[1]
+        assert json.loads(run("plugins", "--json")[1])["plugins"][-1]["offers"]["tool_parser"] == names
 
     def test_json(self, home):
         (home / "plugins" / "off.py").write_text("")
@@ -385,17 +425,21 @@ class TestPlugins:
                 "name": "mine",
                 "source": "plugins/mine.py",
                 "version": "",
-                "hooks": ["create_backend", "create_store", "register_routes", "tool_parser"],
+                "hooks": ["create_backend", "create_store", "offers", "register_routes", "tool_parser"],
+                "offers": {"create_backend": ["chat"], "create_store": ["lists"], "tool_parser": ["none"]},
                 "state": "loaded",
                 "error": None,
+                "way_out": None,
             },
             {
                 "name": "off",
                 "source": "plugins/off.py",
                 "version": "",
                 "hooks": [],
+                "offers": {},
                 "state": "disabled",
                 "error": None,
+                "way_out": None,
             },
         ]
 
@@ -413,11 +457,68 @@ class TestCheck:
         lines = output.splitlines()
         assert lines[0] == "ok       config"
         assert re.fullmatch(r"ok       plugins: \d+ loaded: .*\bmine\b.*", lines[1])
-        assert lines[2:] == [
-            "ok       store lists: can be opened",
-            "ok       model first, backend chat-0: logprobs: True, version: 7",
-            "ok       model first, tool_parser none: found",
+        assert lines[2] == "ok       store lists: can be opened, by mine"
+        assert "ok       dialect openai.chat: ChatConverter, by openai-chat" in lines
+        first = lines.index("ok       model first, backend chat-0: by mine, logprobs: True, version: 7")
+        assert lines[first + 1 :] == [
+            "ok       model first, select_backend: chat-0, by routing",
+            "ok       model first, tool_parser none: by mine",
+            "ok       record_node: no plugin is to be told",
+            "ok       classify_error: a timeout is a 504, by errors",
         ]
+
+    def test_each_choice_of_ones_own_plugin_is_shown(self, home):
+        (home / "plugins" / "more.py").write_text(
+            """
+import rolltap
+
+class Plan(rolltap.TagReasoningParser):
+    open, close = "<plan>", "</plan>"
+
+@rolltap.hookimpl
+def reasoning_parser(name):
+    return Plan if name == "plan" else None
+
+@rolltap.hookimpl
+def select_backend(backends):
+    return backends[-1]
+
+@rolltap.hookimpl
+def record_node(node): ...
+
+@rolltap.hookimpl
+def classify_error(error):
+    return rolltap.ErrorInfo(status=418, message="no")
+"""
+        )
+        change(
+            home, 'backends = [{kind = "chat"}]',
+            'reasoning_parser = "plan"\nbackends = [{kind = "chat"}, {kind = "chat"}]',
+        )  # fmt: skip
+        code, output, _ = run("check")
+        assert code == 0
+        for line in (
+            "model first, select_backend: chat-1, by more",
+            "model first, reasoning_parser plan: by more",
+            "record_node: is told to more",
+            "classify_error: a timeout is a 418, by more",
+        ):
+            assert f"ok       {line}\n" in output
+
+    def test_a_plugin_that_fails_when_asked_is_a_problem(self, home):
+        failing = "".join(
+            f"@rolltap.hookimpl\ndef {hook}():\n    raise ValueError('no')\n"
+            for hook in ("message_converter", "select_backend", "classify_error")
+        )
+        (home / "plugins" / "more.py").write_text(f"import rolltap\n{failing}")
+        code, output, _ = run("check")
+        assert code == 1
+        for subject, hook in (
+            ("dialect openai.chat", "message_converter"),
+            ("model first, select_backend", "select_backend"),
+            ("classify_error", "classify_error"),
+        ):
+            assert f"problem  {subject}: more: {hook} raised ValueError: no\n" in output
 
     def test_every_problem_is_a_line(self, home):
         (home / "plugins" / "broken.py").write_text("1 / 0\n")
@@ -425,7 +526,7 @@ class TestCheck:
         change(
             home,
             'tool_parser = "none"\nbackends = [{kind = "chat"}]',
-            'tool_parser = "nobody"\nreasoning_parser = "nothing"\ntokenizer = "./nowhere"\n'
+            'tool_parser = "hermse"\nreasoning_parser = "nothing"\ntokenizer = "./nowhere"\n'
             'backends = [{kind = "chat", start = "wrong"}, {kind = "other"}]',
         )
         code, output, _ = run("check")
@@ -436,16 +537,19 @@ class TestCheck:
         assert problems[0].startswith(
             f"plugin broken ({home}/plugins/broken.py): failed to load: ZeroDivisionError"
         )
-        assert problems[1:4] == [
-            "store cloud: no plugin creates stores of this kind",
-            "model first, backend chat-0: the backend's url is wrong",
-            "model first, backend other-1: no plugin creates backends of this kind",
-        ]
+        assert problems[0].endswith('; mend it, or leave it out: [plugins] disable = ["broken"]')
+        assert problems[1].startswith("store cloud: no plugin creates stores of this kind (offered: lists, ")
+        assert problems[2] == "model first, backend chat-0: the backend's url is wrong"
+        assert problems[3].startswith(
+            "model first, backend other-1: no plugin creates backends of this kind (offered: "
+        )
         assert problems[4].startswith(f"model first, tokenizer {home}/nowhere: ")
-        assert problems[5:] == [
-            "model first, tool_parser nobody: no plugin has a parser of this name",
-            "model first, reasoning_parser nothing: no plugin has a parser of this name",
-        ]
+        assert problems[5].startswith(
+            "model first, reasoning_parser nothing: no plugin has a parser of this name"
+        )
+        assert problems[6].startswith("model first, tool_parser hermse: no plugin has a parser of this name")
+        assert problems[6].endswith('; did you mean "hermes"?')
+        assert len(problems) == 7
 
     def test_a_token_backend_without_a_tokenizer(self, home):
         source = PLUGIN.replace("rolltap.ChatBackend", "rolltap.TokenBackend").replace(
@@ -474,11 +578,11 @@ class TestCheck:
         code, output, _ = run("check")
         assert code == 1
         assert (
-            "problem  store lists: the plugin for this kind made a value of type int, which is none of rolltap's stores\n"
+            "problem  store lists: mine: create_store answered with a int; it must be a Store, or None\n"
             in output
         )
         assert (
-            "chat-0: the plugin for this kind made a value of type str, which is none of rolltap's backends\n"
+            "chat-0: mine: create_backend answered with a str; it must be a TokenBackend or a ChatBackend, or None\n"
             in output
         )
 

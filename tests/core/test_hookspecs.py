@@ -17,6 +17,7 @@ SIGNATURES = {
     "classify_error": ("error", "backend"),
     "create_store": ("kind", "options"),
     "register_routes": ("app",),
+    "offers": (),
 }
 
 

@@ -24,7 +24,14 @@ async def test_health_tells_the_model_and_the_sessions(server):
         assert response.headers["x-request-id"]
     assert (body["status"], body["model"], body["sessions"]) == ("ok", MODEL, 1)
     assert body["backends"] == [
-        {"model": MODEL, "name": "given-0", "healthy": True, "in_flight": 0, "last_error": None}
+        {
+            "model": MODEL,
+            "name": "given-0",
+            "plugin": "GivenBackends",
+            "healthy": True,
+            "in_flight": 0,
+            "last_error": None,
+        }
     ]
     assert body["record"] == {"nodes": 0, "untrainable": 0, "drifted": 0, "aborted": 0}
 

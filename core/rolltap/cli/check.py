@@ -4,27 +4,19 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import click
-from msgspec import Struct
 
-from rolltap.bases.backends import Backend, TokenBackend
+from rolltap.bases.converters import MessageConverter
 from rolltap.bases.stores import Store
+from rolltap.cli.check_model import Line, model_lines, reason
 from rolltap.cli.options import config_option, configured, plugins_dir_option
-from rolltap.rendering import Renderer, probe
+from rolltap.errors import ErrorInfo
 
 if TYPE_CHECKING:
-    from rolltap.config import BackendConfig, Config, ModelConfig
+    from rolltap.config import Config
     from rolltap.plugins import Plugins
-
-
-class Line(Struct, frozen=True):
-    """What a look at one thing showed."""
-
-    word: Literal["ok", "note", "problem"]
-    subject: str
-    text: str
 
 
 @click.command()
@@ -33,7 +25,8 @@ class Line(Struct, frozen=True):
 def check(config_file: str | None, plugins_dir: str | None) -> None:
     """Check config, plugins, tokenizers, templates and backends, without serving.
 
-    Prints a line for each: ok, a note, or a problem. Ends with exit code 1 where there is a problem.
+    Goes the way of a request once, and says which plugin each hook's choice falls on. Prints a line for each: ok, a
+    note, or a problem. Ends with exit code 1 where there is a problem.
     """
     from rolltap.plugins import Plugins  # noqa: PLC0415
 
@@ -58,107 +51,69 @@ async def look(config: "Config", plugins: "Plugins") -> AsyncIterator[Line]:
     """Look at one thing after the other."""
     for record in plugins.records:
         if record.error:
-            yield Line("problem", f"plugin {record.name} ({record.source})", record.error)
+            yield Line(
+                "problem", f"plugin {record.name} ({record.source})", f"{record.error}; {record.way_out}"
+            )
     loaded = [record.name for record in plugins.records if record.state == "loaded"]
     yield Line("ok" if loaded else "problem", "plugins", f"{len(loaded)} loaded: {', '.join(loaded)}")
     yield await _store(config, plugins)
+    async for line in _converters(plugins):
+        yield line
     for model in config.models:
-        async for line in _model(model, plugins):
+        async for line in model_lines(model, plugins):
             yield line
+    yield _recorders(plugins)
+    yield await _errors(plugins)
 
 
 async def _store(config: "Config", plugins: "Plugins") -> Line:
-    subject = f"store {config.store.kind}"
+    kind = config.store.kind
+    subject = f"store {kind}"
     try:
-        store = await plugins.call_first(
-            "create_store", kind=config.store.kind, options=dict(config.store.options)
-        )
-        if not isinstance(store, Store):
-            return Line("problem", subject, _unfit(store, "stores"))
+        found = await plugins.ask("create_store", kind=kind, options=dict(config.store.options))
+        if found is None:
+            return Line(
+                "problem",
+                subject,
+                f"no plugin creates stores of this kind{plugins.hint('create_store', kind)}",
+            )
+        store: Store = found.value
         await store.start()
         await store.close()
     except Exception as error:  # noqa: BLE001 - whatever a plugin raises is what was to be found
-        return Line("problem", subject, _reason(error))
-    return Line("ok", subject, "can be opened")
+        return Line("problem", subject, reason(error))
+    return Line("ok", subject, f"can be opened, by {found.plugin}")
 
 
-async def _model(model: "ModelConfig", plugins: "Plugins") -> AsyncIterator[Line]:
-    tokenizer = model.tokenizer
-    in_tokens = False
-    for number, options in enumerate(model.backends):
-        subject = f"model {model.name}, backend {options.kind}-{number}"
-        backend, line = await _backend(subject, options, model, plugins)
-        yield line
-        if backend is not None:
-            tokenizer = tokenizer or backend.tokenizer
-            in_tokens = in_tokens or isinstance(backend, TokenBackend)
-    loaded = None
-    if tokenizer or in_tokens:
-        loaded, found = await _tokenizer(model, tokenizer)
-        for line in found:
-            yield line
-    yield await _parser("tool_parser", model, plugins, tools=[], tokenizer=loaded)
-    if model.reasoning_parser:
-        yield await _parser("reasoning_parser", model, plugins, tokenizer=loaded)
-
-
-async def _backend(
-    subject: str, config: "BackendConfig", model: "ModelConfig", plugins: "Plugins"
-) -> tuple[Backend | None, Line]:
-    """Start the backend, ask what it is able to do, and close it again."""
-    backend = None
-    try:
-        backend = await plugins.call_first(
-            "create_backend", kind=config.kind, options=dict(config.options), model=model.name
-        )
-        if not isinstance(backend, Backend):
-            return None, Line("problem", subject, _unfit(backend, "backends"))
+async def _converters(plugins: "Plugins") -> AsyncIterator[Line]:
+    """Who reads and writes each wire format that some plugin says it offers."""
+    for dialect in plugins.offered("message_converter"):
         try:
-            await backend.start()
-            facts = await backend.check()
-        finally:
-            await backend.close()
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is what was to be found
-        return backend, Line("problem", subject, _reason(error))
-    text = ", ".join(f"{name}: {value}" for name, value in facts.items())
-    return backend, Line("ok", subject, text or "starts")
+            found = await plugins.ask("message_converter", dialect=dialect)
+        except Exception as error:  # noqa: BLE001 - as above
+            yield Line("problem", f"dialect {dialect}", reason(error))
+            continue
+        if found is None:
+            yield Line("problem", f"dialect {dialect}", "is offered, and nobody answers for it")
+            continue
+        converter: MessageConverter = found.value
+        yield Line("ok", f"dialect {dialect}", f"{type(converter).__name__}, by {found.plugin}")
 
 
-async def _tokenizer(model: "ModelConfig", tokenizer: str) -> tuple[Any, list[Line]]:
-    """The model's tokenizer, and what there is to say about it and its template; None where it can't be loaded."""
-    subject = f"model {model.name}, tokenizer {tokenizer or '(none)'}"
-    if not tokenizer:
-        detail = "a backend works in tokens, so `tokenizer` must be set: a hub id or a folder"
-        return None, [Line("problem", subject, detail)]
+def _recorders(plugins: "Plugins") -> Line:
+    """Who would be told of a node; none is made up for them."""
+    told = plugins.order("record_node")
+    return Line("ok", "record_node", f"is told to {', '.join(told)}" if told else "no plugin is to be told")
+
+
+async def _errors(plugins: "Plugins") -> Line:
     try:
-        renderer = await asyncio.to_thread(Renderer.load, tokenizer, chat_template=model.chat_template)
-        probed = await asyncio.to_thread(probe, renderer)
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with a template is what was to be found
-        return None, [Line("problem", subject, _reason(error))]
-    # A template that does something unusual is served all the same: it is said, and is no failure.
-    found = [
-        Line("ok" if each.ok else "note", f"model {model.name}, {each.name}", each.detail) for each in probed
-    ]
-    return renderer.tokenizer, [Line("ok", subject, "loads"), *found]
-
-
-async def _parser(hook: str, model: "ModelConfig", plugins: "Plugins", **arguments: Any) -> Line:
-    name = getattr(model, hook)
-    subject = f"model {model.name}, {hook} {name}"
-    try:
-        found = await plugins.call_first(hook, name=name, **arguments)
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises is what was to be found
-        return Line("problem", subject, _reason(error))
+        found = await plugins.ask(
+            "classify_error", error=TimeoutError("tried by rolltap check"), backend=None
+        )
+    except Exception as error:  # noqa: BLE001 - as above
+        return Line("problem", "classify_error", reason(error))
     if found is None:
-        return Line("problem", subject, "no plugin has a parser of this name")
-    return Line("ok", subject, "found")
-
-
-def _unfit(made: object, what: str) -> str:
-    if made is None:
-        return f"no plugin creates {what} of this kind"
-    return f"the plugin for this kind made a value of type {type(made).__name__}, which is none of rolltap's {what}"
-
-
-def _reason(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+        return Line("note", "classify_error", "nobody knows what a timeout is: it would be a plain 500")
+    info: ErrorInfo = found.value
+    return Line("ok", "classify_error", f"a timeout is a {info.status}, by {found.plugin}")

@@ -9,6 +9,7 @@ Count = Annotated[int, Meta(ge=1, description="an integer of at least 1")]
 CountOrNone = Annotated[int, Meta(ge=0, description="an integer of at least 0")]
 Positive = Annotated[float, Meta(gt=0, description="a number above 0")]
 Seconds = Annotated[float, Meta(gt=0, description="a number of seconds above 0")]
+SecondsOrNone = Annotated[float, Meta(ge=0, description="a number of seconds, or 0 for no limit")]
 Name = Annotated[str, Meta(min_length=1, description="a name that is not empty")]
 Kind = Annotated[str, Meta(min_length=1, description="a kind that some plugin creates, and not empty")]
 
@@ -41,10 +42,14 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
 
 
 class PluginsConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[plugins]`: which plugins not to load, and a folder of single-file ones."""
+    """`[plugins]`: which plugins not to load, a folder of single-file ones, and how long they may take."""
 
     disable: list[Name] = field(default_factory=list)
     dir: str = ""
+    time_limit_s: SecondsOrNone = 120
+    """How long one plugin may take to answer a hook, those that create backends and stores excepted."""
+    backend_time_limit_s: SecondsOrNone = 0
+    """How long a backend may be silent within an answer."""
 
 
 class BackendConfig(Struct, frozen=True, kw_only=True):
@@ -65,6 +70,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     tool_parser: str = "hermes"
     reasoning_parser: str = ""
     """Empty: thinking stays in the content."""
+    stream_arguments: bool = False
+    """Whether a call is sent while its arguments are written, where the tool parser can; else once it is whole."""
     history: Literal["recorded", "template"] = "recorded"
     """Where the text of earlier turns comes from: the recorded ids, or the template rendered anew."""
     drop_system_text: list[str] = field(default_factory=list)

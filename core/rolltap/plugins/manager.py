@@ -1,9 +1,11 @@
 """The plugin manager: finds plugins, checks them, and asks their hooks."""
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import isawaitable, iscoroutine
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import pluggy
@@ -11,16 +13,27 @@ import pluggy
 from rolltap import hookspecs
 from rolltap.config import PluginsConfig
 from rolltap.errors import ConfigError, PluginError, RolltapError
-from rolltap.plugins import rules, sources
+from rolltap.plugins import answers, rules, sources, tracing
+from rolltap.plugins.advice import way_out
+from rolltap.plugins.answers import Answer
 from rolltap.plugins.records import PluginRecord
 from rolltap.wording import suggestion
 
 logger = logging.getLogger(__name__)
 
+BLOCKING_S = 0.25
+"""A hook that does not give the loop back for so long, while requests are being served, is named in the log."""
+
+_AT_START = frozenset({"create_backend", "create_store"})
+"""Hooks that may take as long as it takes: to connect, to download."""
+
+_SHOWN_NAMES = 8
+
 
 class _Implementation(NamedTuple):
     """One plugin's function for a hook; `takes` is None where it takes all of the hook's arguments."""
 
+    hook: str
     plugin: str
     function: Callable[..., Any]
     takes: tuple[str, ...] | None
@@ -38,11 +51,14 @@ class Plugins:
     implementation may be a coroutine function and because one that raises must not harm the others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, time_limit_s: float | None = None) -> None:
         self.records: list[PluginRecord] = []
         """Every plugin that was found, in the order of loading."""
         self.failures: Counter[str] = Counter()
-        """How often each plugin failed in `notify`, by its name."""
+        """How often each plugin raised, took too long or answered with a wrong type, by its name."""
+        self.blocked: Counter[str] = Counter()
+        """How often each plugin held up all requests for longer than `BLOCKING_S`, by its name."""
+        self._time_limit_s = time_limit_s
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         self._resolved: dict[str, tuple[_Implementation, ...]] = {}
@@ -57,7 +73,7 @@ class Plugins:
         found = [*sources.installed(), *(sources.in_folder(settings.dir) if settings.dir else ())]
         candidates = [*found, *sources.given(extra)]
         _check_disabled(settings.disable, {candidate.name for candidate in candidates})
-        plugins = cls()
+        plugins = cls(time_limit_s=settings.time_limit_s or None)
         for candidate in candidates:
             plugins._load(candidate, disabled=candidate.name in settings.disable)
         return plugins
@@ -78,54 +94,148 @@ class Plugins:
         self.records = [record for record in self.records if record.name != name or record.state != "loaded"]
         self._resolved.clear()
 
-    async def call_first(self, hook: str, **arguments: Any) -> Any:
-        """Ask one plugin after the other; the first answer that is not None, or None.
+    def order(self, hook: str) -> list[str]:
+        """The plugins that implement a hook, in the order in which they are asked."""
+        return [implementation.plugin for implementation in self._implementations(hook)]
 
-        An exception becomes a `PluginError` that names the plugin; rolltap's own errors pass unchanged.
+    def offered(self, hook: str) -> dict[str, list[str]]:
+        """The names that plugins offer for a hook, and who offers each: the first is asked first and hides the others."""
+        offers = {record.name: record.offers.get(hook, ()) for record in self._loaded()}
+        found: dict[str, list[str]] = {}
+        for plugin in self.order(hook):
+            for name in offers[plugin]:
+                found.setdefault(name, []).append(plugin)
+        return found
+
+    def hint(self, hook: str, name: str) -> str:
+        """For a message that nobody answers for a name: the nearest one that is offered, or some of them."""
+        known = sorted(self.offered(hook))
+        if close := suggestion(name, known):
+            return close
+        shown = ", ".join(known[:_SHOWN_NAMES]) + (", …" if len(known) > _SHOWN_NAMES else "")
+        return f" (offered: {shown})" if shown else ""
+
+    async def ask(self, hook: str, **arguments: Any) -> Answer | None:
+        """Ask one plugin after the other; the first answer that is not None, with its plugin, or None.
+
+        An exception, an answer of a wrong type, or none in time becomes a `PluginError` that names the plugin;
+        rolltap's own errors pass unchanged.
         """
-        for implementation in self._implementations(hook):
-            try:
-                answer = implementation.call(arguments)
-                if answer is not None and isawaitable(answer):
-                    answer = await answer
-            except RolltapError:
-                raise
-            except Exception as error:
-                raise _raised(implementation, hook, error) from error
-            if answer is not None:
-                return answer
-        return None
+        trace = tracing.current()
+        if trace is None:
+            for implementation in self._implementations(hook):
+                value = self._begun(implementation, arguments)
+                if value is not None and isawaitable(value):
+                    value = await self._awaited(implementation, value)
+                if value is not None:
+                    return self._checked(implementation, value)
+            return None
+        return await self._ask_traced(trace, hook, arguments)
+
+    async def call_first(self, hook: str, **arguments: Any) -> Any:
+        """As `ask`, without the plugin's name."""
+        answer = await self.ask(hook, **arguments)
+        return None if answer is None else answer.value
 
     async def notify(self, hook: str, **arguments: Any) -> None:
         """Tell every plugin. One that fails is logged and counted, and the others are told all the same."""
+        trace = tracing.current()
         for implementation in self._implementations(hook):
             try:
-                answer = implementation.call(arguments)
-                if answer is not None and isawaitable(answer):
-                    await answer
-            except Exception:
-                self.failures[implementation.plugin] += 1
+                if trace is None:
+                    await self._value(implementation, arguments)
+                    continue
+                with tracing.step(trace, hook, arguments) as step:
+                    step.plugin, step.asked = implementation.plugin, 1
+                    await self._value(implementation, arguments)
+            except RolltapError as error:
+                if not isinstance(error, PluginError) or not error.plugin:
+                    self.failures[implementation.plugin] += 1
                 logger.exception("plugin %s failed in %s", implementation.plugin, hook)
 
     def call_all_sync(self, hook: str, **arguments: Any) -> list[Any]:
-        """Call every plugin's plain function; their answers that are not None. Errors as in `call_first`."""
+        """Call every plugin's plain function; their answers that are not None. Errors as in `ask`."""
         answers = []
         for implementation in self._implementations(hook):
-            try:
-                answer = implementation.call(arguments)
-            except RolltapError:
-                raise
-            except Exception as error:
-                raise _raised(implementation, hook, error) from error
+            answer = self._begun(implementation, arguments)
             if isawaitable(answer):
                 if iscoroutine(answer):
                     answer.close()
-                raise PluginError(
-                    f"{implementation.plugin}: {hook} returned an awaitable; it must not be async"
+                raise self.failed(
+                    implementation.plugin, f"{hook} returned an awaitable; it must not be async"
                 )
             if answer is not None:
                 answers.append(answer)
         return answers
+
+    async def _ask_traced(
+        self, trace: tracing.Trace, hook: str, arguments: Mapping[str, Any]
+    ) -> Answer | None:
+        with tracing.step(trace, hook, arguments) as step:
+            for implementation in self._implementations(hook):
+                step.asked += 1
+                step.plugin = implementation.plugin
+                value = await self._value(implementation, arguments)
+                if value is not None:
+                    return self._checked(implementation, value)
+            step.plugin = None
+            return None
+
+    async def _value(self, implementation: _Implementation, arguments: Mapping[str, Any]) -> Any:
+        """One plugin's answer, whatever it is."""
+        value = self._begun(implementation, arguments)
+        if value is None or not isawaitable(value):
+            return value
+        return await self._awaited(implementation, value)
+
+    def _begun(self, implementation: _Implementation, arguments: Mapping[str, Any]) -> Any:
+        """Call one plugin's function: its answer, or an awaitable of it."""
+        began = perf_counter()
+        try:
+            return implementation.call(arguments)
+        except RolltapError:
+            raise
+        except Exception as error:
+            raise self.failed(implementation.plugin, _raised(implementation, error)) from error
+        finally:
+            took = perf_counter() - began
+            if took > BLOCKING_S and implementation.hook not in _AT_START | rules.SYNC_HOOKS:
+                self._note_blocking(implementation, took)
+
+    async def _awaited(self, implementation: _Implementation, value: Awaitable[Any]) -> Any:
+        limit = asyncio.timeout(None if implementation.hook in _AT_START else self._time_limit_s)
+        try:
+            async with limit:
+                return await value
+        except RolltapError:
+            raise
+        except Exception as error:
+            if not limit.expired():
+                raise self.failed(implementation.plugin, _raised(implementation, error)) from error
+            problem = (
+                f"{implementation.hook} took longer than [plugins] time_limit_s = {self._time_limit_s:g}"
+            )
+            raise self.failed(implementation.plugin, problem) from None
+
+    def _checked(self, implementation: _Implementation, value: Any) -> Answer:
+        if problem := answers.wrong(implementation.hook, value):
+            raise self.failed(implementation.plugin, problem)
+        return Answer(implementation.plugin, value)
+
+    def failed(self, plugin: str, problem: str) -> PluginError:
+        """Count a plugin's failure; the error that names it, to be raised."""
+        self.failures[plugin] += 1
+        return PluginError(f"{plugin}: {problem}", plugin=plugin)
+
+    def _note_blocking(self, implementation: _Implementation, took: float) -> None:
+        self.blocked[implementation.plugin] += 1
+        logger.warning(
+            "plugin %s held up every request for %.2f s in %s; make it a coroutine function that awaits, or do the "
+            "work in asyncio.to_thread",
+            implementation.plugin,
+            took,
+            implementation.hook,
+        )
 
     def _load(self, candidate: sources.Candidate, *, disabled: bool) -> None:
         record = PluginRecord(name=candidate.name, source=candidate.source, version=candidate.version)
@@ -138,7 +248,7 @@ class Plugins:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's code runs here, and may do anything
             problem = f"failed to load: {sources.cause(error)}"
         if problem:
-            record.state, record.error = "failed", problem
+            record.state, record.error, record.way_out = "failed", problem, way_out(candidate, problem)
             logger.error("plugin %s (%s) is not loaded: %s", record.name, record.source, problem)
 
     def _add(self, plugin: object, record: PluginRecord) -> str:
@@ -153,9 +263,14 @@ class Plugins:
             return f"is the same object as plugin {known}, which is already loaded"
         if found := rules.problems(plugin, self._manager):
             return "; ".join(found)
+        functions = rules.implementations(plugin, self._manager)
+        try:
+            record.offers = rules.offers(functions)
+        except PluginError as error:
+            return str(error)
         self._manager.register(plugin, record.name)
         self._resolved.clear()
-        record.hooks = sorted(rules.implementations(plugin, self._manager))
+        record.hooks = sorted(functions)
         return ""
 
     def _loaded(self) -> Iterator[PluginRecord]:
@@ -173,12 +288,12 @@ class Plugins:
 def _implementation(registered: pluggy.HookImpl, hook: str) -> _Implementation:
     takes = rules.arguments_taken(registered.function, hook)
     return _Implementation(
-        registered.plugin_name, registered.function, None if takes == rules.HOOKS[hook] else takes
+        hook, registered.plugin_name, registered.function, None if takes == rules.HOOKS[hook] else takes
     )
 
 
-def _raised(implementation: _Implementation, hook: str, error: Exception) -> PluginError:
-    return PluginError(f"{implementation.plugin}: {hook} raised {type(error).__name__}: {error}")
+def _raised(implementation: _Implementation, error: Exception) -> str:
+    return f"{implementation.hook} raised {type(error).__name__}: {error}"
 
 
 def _check_disabled(disabled: Iterable[str], found: set[str]) -> None:

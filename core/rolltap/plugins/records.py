@@ -16,6 +16,10 @@ class PluginRecord(Struct, kw_only=True):
     """Its package's version; "" for files and objects."""
     hooks: list[str] = field(default_factory=list)
     """The hooks it implements, sorted."""
+    offers: dict[str, list[str]] = field(default_factory=dict)
+    """The names, kinds and dialects that it says it answers for, by hook."""
     state: Literal["loaded", "failed", "disabled"] = "loaded"
     error: str | None = None
     """Why it was not loaded; None where it was, or is disabled."""
+    way_out: str | None = None
+    """What to do about that."""

@@ -7,6 +7,7 @@ from typing import Any
 import pluggy
 
 from rolltap import hookspecs
+from rolltap.errors import PluginError
 from rolltap.wording import suggestion
 
 _MARK = f"{hookspecs.PROJECT}_spec"
@@ -18,8 +19,13 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
 }
 """Every hook's name and the names of its arguments."""
 
-SYNC_HOOKS = frozenset({"register_routes"})
-"""Hooks that are called before the loop runs."""
+SYNC_HOOKS = frozenset({"offers", "register_routes"})
+"""Hooks that are called where nothing can be awaited."""
+
+NAMED_HOOKS = frozenset(
+    {"create_backend", "create_store", "message_converter", "reasoning_parser", "tool_parser"}
+)
+"""Hooks that are asked by a name, a kind or a dialect: what a plugin may offer."""
 
 
 def implementations(plugin: object, manager: pluggy.PluginManager) -> dict[str, Callable[..., Any]]:
@@ -37,6 +43,30 @@ def problems(plugin: object, manager: pluggy.PluginManager) -> list[str]:
     return [
         problem for hook, function, options in found for problem in _hook_problems(hook, function, options)
     ]
+
+
+def offers(functions: Mapping[str, Callable[..., Any]]) -> dict[str, list[str]]:
+    """What a plugin with these implementations says it offers. Raises `PluginError` where that makes no sense."""
+    if "offers" not in functions:
+        return {}
+    try:
+        said = functions["offers"]()
+        offered = {hook: [names] if isinstance(names, str) else list(names) for hook, names in said.items()}
+    except Exception as error:
+        raise PluginError(
+            f"offers failed: {type(error).__name__}: {error}; it must return a dict of hooks and lists of names"
+        ) from error
+    for hook, names in offered.items():
+        if hook not in NAMED_HOOKS:
+            raise PluginError(
+                f"offers names {hook!r}, which is asked by no name{suggestion(str(hook), NAMED_HOOKS)} "
+                f"(hooks that are: {', '.join(sorted(NAMED_HOOKS))})"
+            )
+        if hook not in functions:
+            raise PluginError(f"offers names for {hook}, which the plugin does not implement")
+        if wrong := [name for name in names if not isinstance(name, str)]:
+            raise PluginError(f"offers {wrong[0]!r} for {hook}; names must be strings")
+    return offered
 
 
 def arguments_taken(function: Callable[..., Any], hook: str) -> tuple[str, ...]:
@@ -78,7 +108,9 @@ def _hook_problems(hook: str, function: Callable[..., Any], options: Mapping[str
     elif inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         found.append(f"{hook} is a generator; return a value or None instead of yielding")
     if hook in SYNC_HOOKS and inspect.iscoroutinefunction(function):
-        found.append(f"{hook} is a coroutine function; it is called before the loop runs, use a plain `def`")
+        found.append(
+            f"{hook} is a coroutine function; it is called where nothing can be awaited, use a plain `def`"
+        )
     if wrong := _wrong_arguments(hook, function):
         allowed = ", ".join(HOOKS[hook])
         found.append(f"{hook} takes {', '.join(wrong)}; its arguments may be {allowed}, by these names")

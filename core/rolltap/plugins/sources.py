@@ -26,6 +26,8 @@ class Candidate:
     source: str
     load: Callable[[], object]
     version: str = ""
+    package: str = ""
+    """The distribution that it was installed with; "" for built-ins, files and objects."""
 
 
 def installed() -> list[Candidate]:
@@ -38,6 +40,7 @@ def installed() -> list[Candidate]:
             source="built-in" if package == PROJECT else f"package {package} ({point.value})",
             load=point.load,
             version=version,
+            package="" if package == PROJECT else package,
         )
         for (package, version), point in found
     ]

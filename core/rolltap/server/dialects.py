@@ -30,6 +30,9 @@ its proper status, a later one inside the stream."""
 PING_AFTER_S = 15.0
 """How long a stream may be silent before it is sent a ping, lest a proxy in between closes it."""
 
+RECEIVE_WITHIN_S = 300.0
+"""How long a client may take to send a body. One whose body breaks off would keep its request waiting for ever."""
+
 
 def add_dialect(app: web.Application, dialect: str, path: str, *, count_path: str | None = None) -> None:
     """Serve a wire format at `path`, such as "/v1/chat/completions", with and without a session in front of it.
@@ -48,7 +51,12 @@ def add_dialect(app: web.Application, dialect: str, path: str, *, count_path: st
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The body, a JSON object. Raises `BadRequest`."""
     try:
-        data = await request.read()
+        async with asyncio.timeout(RECEIVE_WITHIN_S):
+            data = await request.read()
+    except TimeoutError:
+        raise BadRequest(
+            f"the body did not come within {RECEIVE_WITHIN_S:g} s", code="timeout", status=408
+        ) from None
     except web.RequestPayloadError as error:
         reason = str(error).rpartition("message:")[2].strip()
         raise BadRequest(f"the body can't be read: {reason}", code="invalid_body") from error

@@ -1,13 +1,16 @@
 """What token turns and chat turns have in common."""
 
+import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from inspect import iscoroutine
 from typing import TypeVar
 
 import msgspec
 
 from rolltap.bases.backends import BackendHandle
+from rolltap.errors import PluginError, UpstreamError
 from rolltap.record import canonical
 from rolltap.record.forest import Forest
 from rolltap.turns.collecting import Collector, as_message
@@ -28,6 +31,11 @@ class Turn(ABC):
         self.completion = completion
         self._collector = Collector(completion)
         self._ends: list[ChatDelta] = []
+
+    def _each(self, stream: AsyncIterator[T], kind: type[T]) -> AsyncGenerator[T, None]:
+        """What the backend gives, checked."""
+        plugin = self.handle.plugin or self.handle.name
+        return each(stream, kind, plugin=plugin, time_limit_s=self.handle.time_limit_s)
 
     @abstractmethod
     def deltas(self) -> AsyncGenerator[ChatDelta, None]:
@@ -70,11 +78,48 @@ def named(output: Output, choice: Choice, conversation: Conversation) -> Output:
     return output
 
 
-async def each(stream: AsyncIterator[T]) -> AsyncGenerator[T, None]:
-    """A plugin's deltas, closed with certainty: it may be a generator or any other async iterator."""
+async def each(
+    stream: AsyncIterator[T], kind: type[T], *, plugin: str, time_limit_s: float | None = None
+) -> AsyncGenerator[T, None]:
+    """A backend's deltas, closed with certainty: it may be a generator or any other async iterator.
+
+    :raises PluginError: that names the plugin, where it gives anything else.
+    :raises UpstreamError: 504, where it is silent for longer than `time_limit_s`.
+    """
+    if not isinstance(stream, AsyncIterable):
+        if iscoroutine(stream):
+            stream.close()
+        raise PluginError(
+            f"{plugin}: its backend answered with a {type(stream).__name__}; it must be an async generator, "
+            "an `async def` with `yield` in it",
+            plugin=plugin,
+        )
     try:
-        async for item in stream:
+        async for item in stream if time_limit_s is None else _timed(stream, plugin, time_limit_s):
+            if not isinstance(item, kind):
+                raise PluginError(
+                    f"{plugin}: its backend yielded a {type(item).__name__}; it must yield {kind.__name__}",
+                    plugin=plugin,
+                )
             yield item
     finally:
         if isinstance(stream, AsyncGenerator):
             await stream.aclose()
+
+
+async def _timed(stream: AsyncIterator[T], plugin: str, limit_s: float) -> AsyncIterator[T]:
+    while True:
+        limit = asyncio.timeout(limit_s)
+        try:
+            async with limit:
+                item = await anext(stream)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise UpstreamError(
+                f"{plugin}: its backend was silent for [plugins] backend_time_limit_s = {limit_s:g}",
+                status=504,
+            ) from None
+        yield item

@@ -8,7 +8,7 @@ from rolltap.bases.backends import BackendHandle, ChatBackend
 from rolltap.errors import UpstreamError
 from rolltap.reading import OutputReader
 from rolltap.record.forest import Forest
-from rolltap.turns.base import Turn, each, named
+from rolltap.turns.base import Turn, named
 from rolltap.turns.collecting import as_message, transcript
 from rolltap.turns.fragments import CallFragments
 from rolltap.turns.prompts import Conversation
@@ -42,7 +42,7 @@ class ChatTurn(Turn):
         """Ask the backend; yield its deltas, each whole tool call as a fragment of its own."""
         backend = self.handle.backend
         assert isinstance(backend, ChatBackend)  # noqa: S101 - the pipeline chose the turn by it
-        async with aclosing(each(backend.chat(self.request))) as stream:
+        async with aclosing(self._each(backend.chat(self.request), ChatDelta)) as stream:
             async for came in stream:
                 for delta in self._sendable(came):
                     yield delta

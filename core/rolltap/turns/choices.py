@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from rolltap.bases.parsing import Reasoning
+from rolltap.bases.parsing import CallFragment, Reasoning
 from rolltap.reading import OutputReader
 from rolltap.rendering import Renderer, StopStrings
 from rolltap.types.chat import ChatRequest, ToolCall
@@ -47,6 +47,8 @@ class TokenChoice:
         self._reader = reader
         self._calls = 0
         self._one_call = request.parallel_tool_calls is False
+        self._leaves_out = False
+        """Whether a call was left out, and with the first one all that follow."""
         self._ids = array("i")
         self._logprobs: array[float] | None = array("d")
         self._finish_reason: FinishReason | None = None
@@ -153,7 +155,12 @@ class TokenChoice:
                     deltas.append(ChatDelta(index=self.index, text=piece))
                 case Reasoning():
                     deltas.append(ChatDelta(index=self.index, reasoning=piece.text))
+                case CallFragment(name=""):
+                    if not self._leaves_out:
+                        more = ToolCallDelta(index=self._calls - 1, arguments=piece.arguments)
+                        deltas.append(ChatDelta(index=self.index, tool_calls=[more]))
                 case ToolCall() if self._one_call and self._calls:
+                    self._leaves_out = True
                     log.info("a call of %s is left out: the client allows one call at a time", piece.name)
                 case ToolCall():
                     call = ToolCallDelta(

@@ -1,5 +1,6 @@
 """Tool calls from a chat upstream, put in order: what comes in pieces, with gaps or without a name yet."""
 
+from rolltap.bases.parsing import CallFragment
 from rolltap.errors import UpstreamError
 from rolltap.turns.choices import new_call_id
 from rolltap.types.chat import ToolCall
@@ -29,6 +30,8 @@ class CallFragments:
 
     def take(self, call: ToolCall | ToolCallDelta) -> list[ToolCallDelta]:
         """The fragments to send for one that came."""
+        if isinstance(call, CallFragment) and not call.name:
+            return [ToolCallDelta(index=self.told - 1, arguments=call.arguments)]
         if isinstance(call, ToolCall):
             whole = _Call(call.id)
             return [self._begin(whole, call.name, call.arguments or "{}")]

@@ -8,7 +8,7 @@ from rolltap.bases.backends import BackendHandle, TokenBackend
 from rolltap.errors import UpstreamError
 from rolltap.record.forest import Forest
 from rolltap.rendering import Renderer
-from rolltap.turns.base import Turn, each, named
+from rolltap.turns.base import Turn, named
 from rolltap.turns.choices import TokenChoice
 from rolltap.turns.prompts import TokenPrompt
 from rolltap.turns.readers import Readers
@@ -42,7 +42,9 @@ class TokenTurn(Turn):
         """Send the ids; yield the text, the thinking and the calls that come back."""
         backend = self.handle.backend
         assert isinstance(backend, TokenBackend)  # noqa: S101 - the pipeline chose the turn by it
-        async with aclosing(each(backend.generate(self._prompt.ids, self.request.sampling))) as stream:
+        async with aclosing(
+            self._each(backend.generate(self._prompt.ids, self.request.sampling), TokenDelta)
+        ) as stream:
             async for token_delta in stream:
                 for delta in self._feed(token_delta) or [ChatDelta(index=token_delta.index)]:
                     self._collector.add(delta)

@@ -54,3 +54,9 @@ def message_converter(dialect: str) -> MessageConverter | None:
 def register_routes(app: web.Application) -> None:
     """POST /v1/messages and /v1/messages/count_tokens."""
     rolltap.add_dialect(app, DIALECT, "/v1/messages", count_path="/v1/messages/count_tokens")
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"message_converter": [DIALECT]}

@@ -134,4 +134,10 @@ def _created(provider: str, given: dict[str, Any], client: dict[str, Any]) -> An
     return AnyLLMBackend(provider, **given, client=client)
 
 
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"create_backend": ["anyllm"]}
+
+
 __all__ = ["ANYLLM_AVAILABLE", "AnyLLM", "AnyLLMBackend", "Options", "create_backend"]

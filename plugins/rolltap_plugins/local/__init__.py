@@ -18,3 +18,9 @@ __all__ = ["LocalBackend", "LocalOptions", "create_backend"]
 def create_backend(kind: str, options: dict[str, Any]) -> Backend | None:
     """A local backend for `kind = "local"`; its table's keys are the fields of `LocalOptions`."""
     return LocalBackend(LocalOptions.read(options)) if kind == "local" else None
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"create_backend": ["local"]}

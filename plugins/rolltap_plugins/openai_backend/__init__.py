@@ -16,4 +16,10 @@ def create_backend(kind: str, options: dict[str, Any], model: str) -> OpenAIBack
     return OpenAIBackend(Options.read(options, model), model) if kind == "openai" else None
 
 
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"create_backend": ["openai"]}
+
+
 __all__ = ["OpenAIBackend", "Options", "create_backend"]

@@ -155,3 +155,9 @@ def message_converter(dialect: str) -> MessageConverter | None:
 def register_routes(app: web.Application) -> None:
     """POST /v1/chat/completions."""
     rolltap.add_dialect(app, DIALECT, "/v1/chat/completions")
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"message_converter": [DIALECT]}

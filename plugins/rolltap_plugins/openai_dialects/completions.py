@@ -222,3 +222,9 @@ def message_converter(dialect: str) -> MessageConverter | None:
 def register_routes(app: web.Application) -> None:
     """POST /v1/completions."""
     rolltap.add_dialect(app, DIALECT, "/v1/completions")
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"message_converter": [DIALECT]}

@@ -46,3 +46,9 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
             'that keeps its sessions somewhere, such as "sqlite".'
         )
     return MemoryStore()
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"create_store": [KIND]}

@@ -43,7 +43,16 @@ class Glm45ToolParser(ElementToolParser):
         return self.call(name[1], values)
 
 
+NAMES = ("glm45", "glm47")
+
+
 @hookimpl
 def tool_parser(name: str, tools: list[dict[str, Any]]) -> Callable[[], ToolParser] | None:
-    """Answer for "glm45" and "glm47"."""
-    return partial(Glm45ToolParser, tools) if name in ("glm45", "glm47") else None
+    """Answer for the names in `NAMES`."""
+    return partial(Glm45ToolParser, tools) if name in NAMES else None
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"tool_parser": list(NAMES)}

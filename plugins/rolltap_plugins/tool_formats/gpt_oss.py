@@ -167,13 +167,23 @@ class HarmonyToolParser(ToolParser):
             yield ToolCall(name, arguments)
 
 
+TOOL_NAMES = ("gpt_oss", "openai")
+REASONING_NAMES = ("gpt_oss", "openai_gptoss")
+
+
 @hookimpl
 def tool_parser(name: str) -> Callable[[], ToolParser] | None:
-    """Answer for "gpt_oss" and "openai"."""
-    return HarmonyToolParser if name in ("gpt_oss", "openai") else None
+    """Answer for the names in `TOOL_NAMES`."""
+    return HarmonyToolParser if name in TOOL_NAMES else None
 
 
 @hookimpl
 def reasoning_parser(name: str) -> Callable[[], ReasoningParser] | None:
-    """Answer for "gpt_oss" and "openai_gptoss"."""
-    return HarmonyReasoningParser if name in ("gpt_oss", "openai_gptoss") else None
+    """Answer for the names in `REASONING_NAMES`."""
+    return HarmonyReasoningParser if name in REASONING_NAMES else None
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"tool_parser": list(TOOL_NAMES), "reasoning_parser": list(REASONING_NAMES)}

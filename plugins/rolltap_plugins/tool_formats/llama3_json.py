@@ -14,7 +14,16 @@ class Llama3JsonToolParser(JsonToolParser):
     keep_special_tokens = True
 
 
+NAMES = ("llama3_json", "llama4_json")
+
+
 @hookimpl
 def tool_parser(name: str) -> Callable[[], ToolParser] | None:
-    """Answer for "llama3_json" and "llama4_json"."""
-    return Llama3JsonToolParser if name in ("llama3_json", "llama4_json") else None
+    """Answer for the names in `NAMES`."""
+    return Llama3JsonToolParser if name in NAMES else None
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"tool_parser": list(NAMES)}

@@ -137,7 +137,16 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
+NAMES = ("pythonic", "llama3_pythonic", "llama4_pythonic")
+
+
 @hookimpl
 def tool_parser(name: str) -> Callable[[], ToolParser] | None:
-    """Answer for "pythonic", "llama3_pythonic" and "llama4_pythonic"."""
-    return PythonicToolParser if name in ("pythonic", "llama3_pythonic", "llama4_pythonic") else None
+    """Answer for the names in `NAMES`."""
+    return PythonicToolParser if name in NAMES else None
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"tool_parser": list(NAMES)}

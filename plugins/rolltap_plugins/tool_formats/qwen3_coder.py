@@ -50,7 +50,16 @@ class Qwen3CoderToolParser(ElementToolParser):
         return self.call(name[1], values)
 
 
+NAMES = ("qwen3_coder", "qwen3_xml")
+
+
 @hookimpl
 def tool_parser(name: str, tools: list[dict[str, Any]]) -> Callable[[], ToolParser] | None:
-    """Answer for "qwen3_coder" and "qwen3_xml"."""
-    return partial(Qwen3CoderToolParser, tools) if name in ("qwen3_coder", "qwen3_xml") else None
+    """Answer for the names in `NAMES`."""
+    return partial(Qwen3CoderToolParser, tools) if name in NAMES else None
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"tool_parser": list(NAMES)}

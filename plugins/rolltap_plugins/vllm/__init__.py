@@ -18,4 +18,10 @@ def create_backend(kind: str, options: dict[str, Any], model: str) -> VLLMBacken
     return VLLMBackend(Options.read(options, model), model)
 
 
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"create_backend": ["vllm"]}
+
+
 __all__ = ["Options", "VLLMBackend", "create_backend"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from rolltap import ReasoningParser, ToolParser, hookimpl
 from rolltap_plugins.vllm_parsers.loading import Format, known, load
-from rolltap_plugins.vllm_parsers.names import Registry
+from rolltap_plugins.vllm_parsers.names import Registry, names
 from rolltap_plugins.vllm_parsers.reasoning import VLLMReasoningParser
 from rolltap_plugins.vllm_parsers.tools import VLLMToolParser
 
@@ -36,6 +36,12 @@ async def reasoning_parser(name: str, tokenizer: Any) -> Callable[[], ReasoningP
 async def _format(kind: Registry, name: str, tokenizer: Any) -> Format | None:
     """The format of that name, loaded the first time it is asked for."""
     return known(kind, name, tokenizer) or await asyncio.to_thread(load, kind, name, tokenizer)
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"tool_parser": sorted(names("tool")), "reasoning_parser": sorted(names("reasoning"))}
 
 
 __all__ = ["VLLMReasoningParser", "VLLMToolParser", "reasoning_parser", "tool_parser"]

@@ -47,3 +47,9 @@ def message_converter(dialect: str) -> MessageConverter | None:
 def register_routes(app: web.Application) -> None:
     """POST /v1/responses."""
     rolltap.add_dialect(app, DIALECT, "/v1/responses")
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"message_converter": [DIALECT]}
