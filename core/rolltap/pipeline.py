@@ -43,6 +43,10 @@ log = logging.getLogger(__name__)
 FAILOVER_STATUSES = frozenset({502, 503})
 """Upstream failures that say nothing was generated: another backend may be asked before the first byte."""
 
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 1.0
+"""How long to wait before the next backend is asked: twice as long each time, so that many failing at once are not
+all asked in the same moment."""
+
 UNHEALTHY_STATUSES = frozenset({500, 502, 503, 504})
 """Failures for which a backend, not the request, is to blame."""
 
@@ -84,6 +88,7 @@ class Pipeline:
                 info = await self._blame(error, handle)
                 failed.append(handle)
                 if not started and info.status in FAILOVER_STATUSES and self._others(model, session, failed):
+                    await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (len(failed) - 1)))
                     continue
                 raise RequestError(info) from error
             handle.succeeded()
