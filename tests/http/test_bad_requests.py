@@ -1,9 +1,12 @@
 """A client's mistake is a clear 4xx in its own dialect; nothing is recorded and the server goes on."""
 
+import asyncio
 import json
 
 import pytest
+from yarl import URL
 
+from rolltap.server import dialects
 from rolltap.testing import Reply, ScriptedTokenBackend
 
 USER = {"role": "user", "content": "a"}
@@ -150,7 +153,9 @@ async def test_an_error_before_the_first_byte_has_its_status(rolltap_serve, roll
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/sessions/create"])
-async def test_a_body_that_is_not_encoded_as_it_says_is_refused(rolltap_serve, rolltap_tokenizer, path, caplog):
+async def test_a_body_that_is_not_encoded_as_it_says_is_refused(
+    rolltap_serve, rolltap_tokenizer, path, caplog
+):
     server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer))
     async with server.http.post(path, data=b"{}", headers={"content-encoding": "gzip"}) as response:
         body = await response.json()
@@ -160,3 +165,17 @@ async def test_a_body_that_is_not_encoded_as_it_says_is_refused(rolltap_serve, r
     assert caplog.text == ""
     async with server.http.get("/health") as response:
         assert response.status == 200
+
+
+async def test_a_body_that_breaks_off_is_not_waited_for_without_end(
+    rolltap_serve, rolltap_tokenizer, monkeypatch
+):
+    monkeypatch.setattr(dialects, "RECEIVE_WITHIN_S", 0.1)
+    server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer))
+    reader, writer = await asyncio.open_connection("127.0.0.1", URL(server.url).port)
+    writer.write(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+    answer = await asyncio.wait_for(reader.readuntil(b'"}'), 5)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"timeout_error"' in answer
+    assert b"the body did not come within 0.1 s" in answer
+    writer.close()

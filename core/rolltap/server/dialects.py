@@ -14,6 +14,7 @@ from aiohttp import ClientConnectionResetError, web
 
 from rolltap.bases.converters import MessageConverter, StreamEncoder
 from rolltap.errors import BadRequest, PluginError
+from rolltap.plugins.tracing import TRACE_HEADER, current_trace, encoded, tracing
 from rolltap.server.access import session_of
 from rolltap.server.errors import error_headers, error_info, json_response
 from rolltap.server.state import CONFIG, CONVERTERS, PIPELINE, PLUGINS, REPLAYS, REQUEST_ID
@@ -80,7 +81,16 @@ class DialectRoute:
         self._dialect = dialect
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """A request for a completion."""
+        """A request for a completion; one with `x-rolltap-trace: 1` is told which plugins it went through."""
+        if request.headers.get(TRACE_HEADER) != "1":
+            return await self._answer(request)
+        with tracing() as trace:
+            response = await self._answer(request)
+            if not response.prepared:
+                response.headers[TRACE_HEADER] = encoded(trace)
+            return response
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
         converter = await self._converter(request)
         try:
             chat = converter.decode(await read_json(request))
@@ -244,14 +254,20 @@ class _Stream:
             async for delta in deltas:
                 await self._write(encoder.delta(delta))
             await self._write(encoder.finish(self._completion))
-            await self._response.write_eof()
+            await self._end()
         except ClientConnectionResetError:
             raise
         except Exception as error:  # noqa: BLE001 - the status is sent: the error goes into the stream
             info = await error_info(self._request, error)
             with suppress(ClientConnectionResetError):
                 await self._write(encoder.error(info))
-                await self._response.write_eof()
+                await self._end()
+
+    async def _end(self) -> None:
+        trace = current_trace()
+        if trace is not None:
+            await self._write(f": {TRACE_HEADER} {encoded(trace)}\n\n".encode())
+        await self._response.write_eof()
 
     async def _write(self, frames: bytes) -> None:
         if frames:
