@@ -6,6 +6,7 @@ node that the call extended. Only what is new is kept, so memory grows with new 
 
 from collections.abc import Iterator, Sequence
 from itertools import chain as concat
+from itertools import islice
 
 from rolltap.types.record import (
     Context,
@@ -20,6 +21,11 @@ from rolltap.types.record import (
     SessionDeleted,
     unpack_ids,
 )
+
+
+_MOST_COMPARED = 64
+"""How many siblings, the latest, a new node is compared with to say why it is none of them: sessions that ask
+thousands of unrelated questions must not become slow."""
 
 
 class Node:
@@ -188,12 +194,13 @@ def branch_reason(
     siblings = parent.children if parent else forest.roots
     if not siblings:
         return None
-    if parent is None:
-        same = [node for node in siblings if node.call.context == context]
-        if not same:
-            return _context_difference(siblings[-1].call.context, context)
-        siblings = same
-    return max((_difference(node, new, kept) for node in siblings), key=lambda found: found[0])[1]
+    # A node's siblings stand on the same context, the roots of a session need not.
+    same = (node for node in reversed(siblings) if parent is not None or node.call.context == context)
+    latest = [*islice(same, _MOST_COMPARED)]
+    if not latest:
+        return _context_difference(siblings[-1].call.context, context)
+    found = (_difference(node, new, kept) for node in reversed(latest))
+    return max(found, key=lambda difference: difference[0])[1]
 
 
 def _context_difference(theirs: Context, ours: Context) -> str:
