@@ -121,7 +121,7 @@ class Plugins:
         An exception, an answer of a wrong type, or none in time becomes a `PluginError` that names the plugin;
         rolltap's own errors pass unchanged.
         """
-        trace = tracing.current()
+        trace = tracing.current_trace()
         if trace is None:
             for implementation in self._implementations(hook):
                 value = self._begun(implementation, arguments)
@@ -139,7 +139,7 @@ class Plugins:
 
     async def notify(self, hook: str, **arguments: Any) -> None:
         """Tell every plugin. One that fails is logged and counted, and the others are told all the same."""
-        trace = tracing.current()
+        trace = tracing.current_trace()
         for implementation in self._implementations(hook):
             try:
                 if trace is None:

@@ -1,11 +1,12 @@
 """What a request's hooks did: who was asked, who answered, how long it took. Off unless somebody looks."""
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from time import perf_counter
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 
@@ -26,9 +27,13 @@ class Step(Struct, kw_only=True, omit_defaults=True):
 
 Trace = list[Step]
 
+TRACE_HEADER = "x-rolltap-trace"
+_LONGEST = 6000
+"""Bytes of a trace that still fit into a header, of which clients take 8 KB."""
+
 _trace: ContextVar[Trace | None] = ContextVar("rolltap_trace", default=None)
 
-current = _trace.get
+current_trace = _trace.get
 """The trace that is being made here; None where nobody looks."""
 
 
@@ -46,11 +51,7 @@ def tracing() -> Iterator[Trace]:
 @contextmanager
 def step(trace: Trace, hook: str, arguments: Mapping[str, Any]) -> Iterator[Step]:
     """One hook being asked: `plugin` and `asked` are the caller's to set."""
-    sizes = {
-        name: len(value)
-        for name, value in arguments.items()
-        if isinstance(value, Sized) and not isinstance(value, str | bytes)
-    }
+    sizes = {name: len(value) for name, value in arguments.items() if isinstance(value, list | dict)}
     made = Step(hook=hook, asked=0, sizes=sizes)
     began = perf_counter()
     try:
@@ -61,3 +62,14 @@ def step(trace: Trace, hook: str, arguments: Mapping[str, Any]) -> Iterator[Step
     finally:
         made.ms = round((perf_counter() - began) * 1000, 3)
         trace.append(made)
+
+
+def encoded(trace: Trace) -> str:
+    """The trace as JSON on one line; of one that is too long for a header, the beginning, and how much is left out."""
+    steps = [msgspec.json.encode(each).decode() for each in trace]
+    shown, length = 0, 0
+    while shown < len(steps) and length + len(steps[shown]) < _LONGEST:
+        length += len(steps[shown]) + 1
+        shown += 1
+    more = [f'{{"left_out":{len(steps) - shown}}}'] if shown < len(steps) else []
+    return f"[{','.join([*steps[:shown], *more])}]"
