@@ -9,7 +9,7 @@ from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
 from rolltap.bases.json_parsing import JsonToolParser
 from rolltap.bases.json_text import as_json
 from rolltap.bases.marks import Marks, mark_pattern
-from rolltap.bases.parsing import Reasoning, ReasoningParser, ToolParser
+from rolltap.bases.parsing import CallFragment, Reasoning, ReasoningParser, ToolParser
 from rolltap.bases.stores import Store
 from rolltap.bases.tag_parsing import TagToolParser
 from rolltap.bases.tag_reasoning import TagReasoningParser
@@ -70,6 +70,7 @@ __all__ = [
     "BackendHandle",
     "BackendResponse",
     "BadRequest",
+    "CallFragment",
     "ChatBackend",
     "ChatDelta",
     "ChatRequest",

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from rolltap.bases.calls import arguments_from_json, calls_from_json
 from rolltap.bases.marks import Held
-from rolltap.bases.parsing import Reasoning, ReasoningParser, ToolParser
+from rolltap.bases.parsing import CallFragment, Reasoning, ReasoningParser, ToolParser
 from rolltap.types.chat import ToolCall, ToolChoice
 
 Piece = str | Reasoning | ToolCall
@@ -120,7 +120,8 @@ class _Spaces:
     def place(self, items: Iterable[str | ToolCall], out: list[Piece]) -> None:
         for item in items:
             if not isinstance(item, str):
-                self._place_call()
+                if not isinstance(item, CallFragment) or item.name:
+                    self._place_call()
                 out.append(item)
             elif item:
                 self._place_text(item, out)

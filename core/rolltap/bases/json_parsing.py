@@ -4,12 +4,20 @@ import re
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
+from rolltap.bases.argument_stream import ArgumentStream
 from rolltap.bases.json_text import JsonScanner
 from rolltap.bases.marks import mark_pattern
+from rolltap.bases.parsing import CallFragment
 from rolltap.bases.tag_parsing import TagToolParser, resume
+from rolltap.types.chat import ToolCall
 
 FENCE = r"\s*+(?:`{1,2}\Z|```[A-Za-z]{0,16}+\s*+)?"
 """White space and a Markdown fence, as a `JsonToolParser.head_pattern`."""
+_CALL_BEGUN = re.compile(
+    r'\{\s*+"name"\s*+:\s*+"(?P<name>[^"\\\x00-\x1f]++)"\s*+,\s*+"(?:arguments|parameters)"\s*+:\s*+(?=\{)'
+)
+_MAX_BEGINNING = 512
+"""Characters of a call before its arguments; one whose beginning is longer is given whole."""
 
 
 class JsonToolParser(TagToolParser):
@@ -18,6 +26,9 @@ class JsonToolParser(TagToolParser):
     A call is given as soon as its JSON is whole. More JSON in the same block is more calls; an outermost brace that is
     missing before the closing mark is put in its place; JSON that was cut off stays content. An opening mark that no
     JSON follows is content. `read` is given the JSON alone.
+
+    With `stream_arguments`, a call that `begin_call` knows is given in fragments. What was given stands: where its JSON
+    is cut off or breaks later, that much is a call and no content.
     """
 
     close: ClassVar[str] = ""
@@ -33,8 +44,21 @@ class JsonToolParser(TagToolParser):
         self.head = ""
         """What stood between the opening mark and the JSON that `read` is given."""
         self._value = ""
+        self._beginning_of_call: str | None = None
+        """The JSON so far, while a call may begin in it that is to be given in fragments."""
+        self._fragments: ArgumentStream | None = None
+        self._size = 0
+        """How much of the JSON has been looked at for fragments."""
         if self.bare:
             self._state = self._in_bare_start
+
+    def begin_call(self, begun: str) -> tuple[ToolCall, int] | None:
+        """The call that a block has begun with, once that is certain, and where in the JSON its arguments start.
+
+        As it is, it knows JSON that begins with the name, followed by an object of arguments.
+        """
+        found = _CALL_BEGUN.match(begun)
+        return (ToolCall(found["name"]), found.end()) if found else None
 
     def _in_bare_start(self, text: str, last: bool) -> str | None:
         waiting = self._held.undecided(text, last)
@@ -78,14 +102,20 @@ class JsonToolParser(TagToolParser):
         self._mark = mark
         self.head = head
         self._scanner = JsonScanner()
+        self._beginning_of_call = "" if self.stream_arguments else None
+        self._fragments = None
+        self._size = 0
         self._state = self._in_value
 
     def _in_value(self, text: str, last: bool) -> str | None:
         self._held.add(text)
-        if not self._scanner.feed(text, last):
+        in_fragments = self._fragments is not None or self._beginning_of_call is not None
+        decided = self._scanner.feed(text, last or in_fragments)
+        if in_fragments:
+            self._give_fragment(text)
+        if not decided:
             if last:
-                self._say_cut(self._mark + self.head + self._held.take())
-                self._state = self._in_text
+                self._give_up(self._held.take(), cut=True)
             return None
         raw = self._held.take()
         if self._scanner.end is not None:
@@ -96,16 +126,53 @@ class JsonToolParser(TagToolParser):
             self._state = self._in_missing_brace
             return raw[self._scanner.failed_at :]
         end = resume(self._scanner, raw, self.close)
-        self._say(self._mark + self.head + raw[:end])
-        self._state = self._in_text
+        self._give_up(raw[:end])
         return raw[end:]
 
     def _end_value(self, value: str, missing: str) -> None:
-        if self._read(value + missing):
+        if self._end_call(value + missing) if self._fragments is not None else self._read(value + missing):
             self._state = self._in_tail
         else:
-            self._say(self._mark + self.head + value)
-            self._state = self._in_text
+            self._give_up(value)
+
+    def _give_up(self, value: str, *, cut: bool = False) -> None:
+        """The JSON so far is no call, so it is content, unless some of it has been given as a call."""
+        if self._fragments is None:
+            say = self._say_cut if cut else self._say
+            say(self._mark + self.head + value)
+        self._state = self._in_text
+
+    # Its arguments in fragments
+
+    def _give_fragment(self, text: str) -> None:
+        """Give what is certain after the next piece of JSON; what the scanner says is none of it is not looked at."""
+        end, start = self._scanner.end or self._scanner.failed_at, self._size
+        self._size += len(text)
+        text = text if end is None else text[: max(0, end - start)]
+        if self._fragments is not None:
+            if certain := self._fragments.feed(text):
+                self._out.append(CallFragment(arguments=certain))
+            return
+        begun = self._beginning_of_call = (self._beginning_of_call or "") + text
+        found = self.begin_call(begun[:_MAX_BEGINNING])
+        if found is None:
+            self._beginning_of_call = begun if len(begun) < _MAX_BEGINNING else None
+            return
+        call, at = found
+        self._fragments = ArgumentStream()
+        self._out.append(CallFragment(call.name, self._fragments.feed(begun[at:]), call.id))
+
+    def _end_call(self, block: str) -> bool:
+        """Give the last fragment of a call that is whole; nothing where it turned out to be another one."""
+        assert self._fragments is not None  # noqa: S101  # the caller looked
+        given = self._fragments.given
+        out, self._out = self._out, []
+        self._read(block)
+        calls, self._out = self._out, out
+        call = calls[0] if len(calls) == 1 else None
+        if isinstance(call, ToolCall) and call.arguments.startswith(given) and call.arguments != given:
+            self._out.append(CallFragment(arguments=call.arguments[len(given) :]))
+        return True
 
     def _in_missing_brace(self, text: str, last: bool) -> str | None:
         """All of an object is there but its last brace: it counts if the block is over here, else it is broken."""
@@ -117,8 +184,7 @@ class JsonToolParser(TagToolParser):
             self._held.add(waiting)
             return None
         else:
-            self._say(self._mark + self.head + self._value)
-            self._state = self._in_text
+            self._give_up(self._value)
         return waiting
 
     # What follows the JSON

@@ -9,6 +9,17 @@ from msgspec import Struct
 from rolltap.types.chat import ToolCall
 
 
+class CallFragment(ToolCall):
+    """A piece of a call whose arguments are still being written; it can't be taken back.
+
+    The first of a call has its name and its id, the following have more of `arguments` alone, up to the last one of that
+    call. Stands wherever a call may, from a parser whose `stream_arguments` is set.
+    """
+
+    name: str = ""
+    arguments: str = ""
+
+
 class ToolParser(ABC):
     """Reads the tool calls out of a model's text. One instance reads one completion.
 
@@ -18,6 +29,10 @@ class ToolParser(ABC):
 
     keep_special_tokens: ClassVar[bool] = False
     """Whether the text must show the tokenizer's special tokens, because this format's marks are among them."""
+
+    stream_arguments: bool = False
+    """Whether calls may be given in fragments while they are written, set before the first `feed`. A parser may give
+    whole calls all the same."""
 
     @property
     def call_marks(self) -> tuple[str, ...]:

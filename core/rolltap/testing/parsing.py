@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from rolltap.bases.parsing import Reasoning
+from rolltap.bases.parsing import CallFragment, Reasoning
 from rolltap.types.chat import ToolCall
 
 Piece = str | Reasoning | ToolCall
@@ -21,7 +21,7 @@ class Reader(Protocol):
 
 
 def read_pieces(reader: Reader, pieces: Sequence[str]) -> list[Piece]:
-    """What the reader makes of the pieces: neighbouring text joined, neighbouring thinking joined."""
+    """What the reader makes of the pieces: neighbouring text joined, thinking likewise, and fragments of a call."""
     joined: list[Piece] = []
     came = [item for piece in pieces for item in reader.feed(piece)]
     for item in (*came, *reader.finish()):
@@ -30,6 +30,10 @@ def read_pieces(reader: Reader, pieces: Sequence[str]) -> list[Piece]:
             joined[-1] = before + item
         elif isinstance(item, Reasoning) and isinstance(before, Reasoning):
             joined[-1] = Reasoning(before.text + item.text)
+        elif isinstance(item, CallFragment) and not item.name and isinstance(before, ToolCall):
+            joined[-1] = ToolCall(before.name, before.arguments + item.arguments, before.id)
+        elif isinstance(item, CallFragment):
+            joined.append(ToolCall(item.name, item.arguments, item.id))
         elif item not in ("", Reasoning("")):
             joined.append(item)
     return joined

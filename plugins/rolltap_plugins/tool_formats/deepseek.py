@@ -18,14 +18,20 @@ class DeepSeekV31ToolParser(JsonToolParser):
     turn_ends = ("<｜end▁of▁sentence｜>",)  # noqa: RUF001
     keep_special_tokens = True
 
+    def begin_call(self, begun: str) -> tuple[ToolCall, int] | None:
+        """The call that the head names; the block is its arguments."""
+        name = self._name()
+        return (ToolCall(name), 0) if name and begun.startswith("{") else None
+
     def read(self, block: str) -> ToolCall | None:
         """The arguments of the tool that the head names."""
-        name, separator, _ = self.head.partition(_SEPARATOR)
-        return self._call(name if separator else "", block)
+        name, arguments = self._name(), arguments_from_json(block)
+        return ToolCall(name, arguments) if name and arguments is not None else None
 
-    def _call(self, name: str, block: str) -> ToolCall | None:
-        arguments = arguments_from_json(block)
-        return ToolCall(name.strip(), arguments) if name.strip() and arguments is not None else None
+    def _name(self) -> str:
+        """The tool's name; "" where the head has none."""
+        name, separator, _ = self.head.partition(_SEPARATOR)
+        return name.strip() if separator else ""
 
 
 class DeepSeekV3ToolParser(DeepSeekV31ToolParser):
@@ -33,10 +39,15 @@ class DeepSeekV3ToolParser(DeepSeekV31ToolParser):
 
     head_pattern = rf"{_NAME}{mark_pattern(_SEPARATOR)}?{_NAME}(?:`{{1,2}}\Z|```[a-z]{{0,8}}+\s*+)?"
 
-    def read(self, block: str) -> ToolCall | None:
-        """The arguments of the tool that the head names after the type."""
-        name = self.head.partition(_SEPARATOR)[2].partition("```")[0]
-        return self._call(name, block)
+    def _name(self) -> str:
+        """The tool's name, which comes after the type."""
+        return self.head.partition(_SEPARATOR)[2].partition("```")[0].strip()
+
+
+PARSERS: dict[str, type[ToolParser]] = {
+    "deepseek_v31": DeepSeekV31ToolParser,
+    "deepseek_v3": DeepSeekV3ToolParser,
+}
 
 
 @hookimpl

@@ -19,14 +19,23 @@ class KimiK2ToolParser(JsonToolParser):
     turn_ends = ("<|im_end|>",)
     keep_special_tokens = True
 
+    def begin_call(self, begun: str) -> tuple[ToolCall, int] | None:
+        """The call that the head names; the block is its arguments."""
+        call = self._named()
+        return (call, 0) if call is not None and begun.startswith("{") else None
+
     def read(self, block: str) -> ToolCall | None:
         """The arguments of the tool that the id names; the call keeps the model's id, which its template shows again."""
+        call, arguments = self._named(), arguments_from_json(block)
+        return None if call is None or arguments is None else ToolCall(call.name, arguments, call.id)
+
+    def _named(self) -> ToolCall | None:
+        """The call that the head names, without its arguments."""
         identity, separator, _ = self.head.partition(_SEPARATOR)
         found = _ID.fullmatch(identity.strip())
-        arguments = arguments_from_json(block)
-        if not separator or found is None or arguments is None:
+        if not separator or found is None:
             return None
-        return ToolCall(found["name"], arguments, identity.strip() if ":" in identity else "")
+        return ToolCall(found["name"], id=identity.strip() if ":" in identity else "")
 
 
 @hookimpl

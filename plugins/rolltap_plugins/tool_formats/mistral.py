@@ -26,13 +26,21 @@ class MistralToolParser(JsonToolParser):
     turn_ends = ("</s>",)
     keep_special_tokens = True
 
+    def begin_call(self, begun: str) -> tuple[ToolCall, int] | None:
+        """The call whose name came before; an array of calls is given whole."""
+        name = self._name()
+        return (ToolCall(name), 0) if name and begun.startswith("{") else None
+
     def read(self, block: str) -> ToolCall | list[ToolCall] | None:
         """An array of calls, or the arguments of the tool whose name came before."""
-        name = self.head.partition("[")[0].strip()
+        name = self._name()
         if not name:
             return calls_from_json(block)
         arguments = arguments_from_json(block)
         return None if arguments is None else ToolCall(name, arguments)
+
+    def _name(self) -> str:
+        return self.head.partition("[")[0].strip()
 
 
 @hookimpl
