@@ -52,5 +52,11 @@ PARSERS: dict[str, type[ToolParser]] = {
 
 @hookimpl
 def tool_parser(name: str) -> Callable[[], ToolParser] | None:
-    """Answer for "deepseek_v31" and "deepseek_v3"."""
-    return {"deepseek_v31": DeepSeekV31ToolParser, "deepseek_v3": DeepSeekV3ToolParser}.get(name)
+    """Answer for the names in `PARSERS`."""
+    return PARSERS.get(name)
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"tool_parser": list(PARSERS)}

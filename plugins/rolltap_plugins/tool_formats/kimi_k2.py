@@ -42,3 +42,9 @@ class KimiK2ToolParser(JsonToolParser):
 def tool_parser(name: str) -> Callable[[], ToolParser] | None:
     """Answer for "kimi_k2"."""
     return KimiK2ToolParser if name == "kimi_k2" else None
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"tool_parser": ["kimi_k2"]}

@@ -47,3 +47,9 @@ class MistralToolParser(JsonToolParser):
 def tool_parser(name: str) -> Callable[[], ToolParser] | None:
     """Answer for "mistral"."""
     return MistralToolParser if name == "mistral" else None
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """The names it answers for."""
+    return {"tool_parser": ["mistral"]}
