@@ -71,25 +71,17 @@ class VLLMBackend(TokenBackend):
 
     async def generate(self, prompt_ids: list[int], sampling: Sampling) -> AsyncGenerator[TokenDelta, None]:
         """Generate after `prompt_ids`. Raises `UpstreamError`, `BadRequest` or aiohttp's errors."""
-        await self._ready()
-        served = await self._client.served()
+        served = await self._served()
         began = False
         try:
             async with aclosing(self._stream(served, prompt_ids, sampling)) as deltas:
                 async for delta in deltas:
                     began = True
                     yield delta
-        except UpstreamError as error:
-            if began or error.status not in {403, 404}:
+        except (UpstreamError, aiohttp.ClientError) as error:
+            now_served = await self._instead(error, served)
+            if began or now_served is None:
                 raise
-            # No such endpoint or model: the server may have been replaced since it was asked what it serves.
-            self._client.forget()
-            now_served = await self._client.served()
-            if now_served == served:
-                raise
-        except aiohttp.ClientError:
-            self._client.forget()
-            raise
         else:
             return
         async with aclosing(self._stream(now_served, prompt_ids, sampling)) as deltas:
@@ -99,6 +91,34 @@ class VLLMBackend(TokenBackend):
     async def _ready(self) -> None:
         if self._engine:
             await self._engine.wait_ready()
+
+    async def _served(self) -> Served:
+        """What the server serves. One of our own is waited for, also where its death has not been noticed yet."""
+        await self._ready()
+        try:
+            return await self._client.served()
+        except aiohttp.ClientConnectorError:
+            if self._engine is None:
+                raise
+            self._engine.doubt()
+            await self._engine.wait_ready()
+            return await self._client.served()
+
+    async def _instead(self, error: UpstreamError | aiohttp.ClientError, served: Served) -> Served | None:
+        """What may be asked in place of a server that failed; None where its failure is the answer."""
+        status = error.status if isinstance(error, UpstreamError) else None
+        if status in {403, 404}:
+            # No such endpoint or model: the server may have been replaced since it was asked what it serves.
+            self._client.forget()
+            now_served = await self._client.served()
+            return now_served if now_served != served else None
+        if status is None or status >= 500:
+            self._client.forget()
+            if self._engine:
+                self._engine.doubt()
+        if self._engine and isinstance(error, aiohttp.ClientConnectorError):
+            return await self._served()  # nothing was sent, so the next engine can have it
+        return None
 
     async def _stream(
         self, served: Served, prompt_ids: list[int], sampling: Sampling

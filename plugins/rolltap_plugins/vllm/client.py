@@ -96,7 +96,10 @@ class Client:
                 raise UpstreamError(
                     f"{response.url} answered with {response.content_type!r} in place of an event stream"
                 )
-            yield response.content
+            try:
+                yield response.content
+            except aiohttp.ClientPayloadError as error:
+                raise UpstreamError(f"the vLLM server at {self.url} broke off its reply: {error}") from error
 
     async def get(self, path: str, *, missing: Any = msgspec.UNSET) -> Any:
         """The JSON at `path`; `missing`, where given, if the server has no such path. Raises `UpstreamError`."""

@@ -53,6 +53,7 @@ class Engine:
         self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
         self._ready = asyncio.Event()
+        self._doubted = asyncio.Event()
         self._died = asyncio.Event()
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._failures = 0
@@ -99,6 +100,13 @@ class Engine:
             headers={"retry-after": str(wait)},
         )
 
+    def doubt(self) -> None:
+        """A request has failed in a way that a dying engine makes it fail: others wait until the engine, or the next
+        one, has said that it is well. Its death is noticed only when its workers have gone too.
+        """
+        self._ready.clear()
+        self._doubted.set()
+
     async def _first_start(self) -> None:
         ready = asyncio.ensure_future(self._ready.wait())
         died = asyncio.ensure_future(self._died.wait())
@@ -141,7 +149,7 @@ class Engine:
             stdin=PIPE, stdout=PIPE, stderr=STDOUT, start_new_session=True, env=self._environment(),
         )  # fmt: skip
         output = asyncio.create_task(self._pass_on(process))
-        watch = asyncio.create_task(self._announce(healthy))
+        watch = asyncio.create_task(self._watch(healthy))
         try:
             await asyncio.shield(output)  # closed when the engine and its workers are gone
             return await process.wait()
@@ -149,6 +157,16 @@ class Engine:
             self._ready.clear()
             watch.cancel()
             await _end(process, output)
+
+    async def _watch(self, healthy: Callable[[], Awaitable[bool]]) -> None:
+        """Let requests through once the engine is ready, and again after each doubt about it."""
+        await self._announce(healthy)
+        while True:
+            self._doubted.clear()
+            self._ready.set()
+            await self._doubted.wait()
+            while not await healthy():  # noqa: ASYNC110 - an engine says it to those who ask
+                await asyncio.sleep(_POLL_S)
 
     async def _announce(self, healthy: Callable[[], Awaitable[bool]]) -> None:
         """Wait until the engine is ready and say so, and until then how long it has taken."""
@@ -160,7 +178,6 @@ class Engine:
             await asyncio.sleep(_POLL_S)
         _log.info("the engine of model %r is ready after %.0f s", self._model, time.monotonic() - started)
         self._ready_at = time.monotonic()
-        self._ready.set()
 
     async def _pass_on(self, process: Process) -> None:
         """The engine's log lines, into our log, until it closes its output."""
