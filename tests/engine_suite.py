@@ -46,17 +46,14 @@ class Engine:
         model: str,
         rescore: Callable[[list[int]], Awaitable[list[float | None]]],
         running: Callable[[], Awaitable[float]],
-        *,
-        structured: bool = False,
     ) -> None:
         """`rescore` gives each id's raw logprob after those before it (the first's is None), `running` how many
-        sequences the engine is working at, `structured` whether it has structured outputs.
+        sequences the engine is working at.
         """
         self.url = url
         self.model = model
         self.rescore = rescore
         self.running = running
-        self.structured = structured
         self.http = aiohttp.ClientSession(url)
         self.turns = 0
         """Completions whose prompt was compared and whose tokens were scored again."""
