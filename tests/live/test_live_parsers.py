@@ -155,8 +155,8 @@ def test_formats_that_only_vllm_reads(vllm_reads):
 
 def test_every_name_is_known_and_what_can_not_be_loaded_says_why(vllm_reads, vllm_python):
     code = (
-        "import json; from rolltap_plugins.vllm_parsers.names import names; "
-        "print(json.dumps([sorted(names(kind)) for kind in ('tool', 'reasoning')]))"
+        "import json; from rolltap_plugins.vllm_parsers.names import listed; "
+        "print(json.dumps([sorted(listed(kind)) for kind in ('tool', 'reasoning')]))"
     )
     printed = subprocess.run(
         [vllm_python, "-c", code], capture_output=True, text=True, check=True, env=ENVIRONMENT

@@ -111,7 +111,7 @@ TOKENIZER = Vocabulary("<angle>")
 
 
 def forget():
-    names.names.cache_clear()
+    names.listed.cache_clear()
     loading._loaded.clear()
     for module in [name for name in sys.modules if name == "vllm" or name.startswith("vllm.")]:
         del sys.modules[module]
@@ -159,8 +159,8 @@ async def test_without_vllm_no_name_is_known(without_vllm):
 
 
 async def test_names_are_listed_without_an_import(fake_vllm):
-    assert names.names("tool") == {"hermes", "angle", "stub", "gone"}
-    assert names.names("reasoning") == {"musing", "unmarked"}
+    assert names.listed("tool") == {"hermes", "angle", "stub", "gone"}
+    assert names.listed("reasoning") == {"musing", "unmarked"}
     assert await make_tools("unknown") is None
     assert "vllm" not in sys.modules
 
@@ -169,12 +169,12 @@ async def test_an_older_place_of_the_registry(fake_vllm):
     older = fake_vllm / "entrypoints" / "openai" / "tool_parsers" / "__init__.py"
     older.parent.mkdir()
     (fake_vllm / "tool_parsers" / "__init__.py").rename(older)
-    assert "angle" in names.names("tool")
+    assert "angle" in names.listed("tool")
 
 
 async def test_a_registry_that_is_nowhere_is_said(fake_vllm, caplog):
     (fake_vllm / "tool_parsers" / "__init__.py").write_text("tools = {}")
-    assert names.names("tool") == frozenset()
+    assert names.listed("tool") == frozenset()
     assert f"the vLLM at {fake_vllm} lists its tool parsers in a way" in caplog.text
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rolltap import ReasoningParser, ToolParser, hookimpl
 from rolltap_plugins.vllm_parsers.loading import Format, known, load
-from rolltap_plugins.vllm_parsers.names import Registry, names
+from rolltap_plugins.vllm_parsers.names import Registry, listed
 from rolltap_plugins.vllm_parsers.reasoning import VLLMReasoningParser
 from rolltap_plugins.vllm_parsers.tools import VLLMToolParser
 
@@ -41,7 +41,7 @@ async def _format(kind: Registry, name: str, tokenizer: Any) -> Format | None:
 @hookimpl
 def offers() -> dict[str, list[str]]:
     """The names it answers for."""
-    return {"tool_parser": sorted(names("tool")), "reasoning_parser": sorted(names("reasoning"))}
+    return {"tool_parser": sorted(listed("tool")), "reasoning_parser": sorted(listed("reasoning"))}
 
 
 __all__ = ["VLLMReasoningParser", "VLLMToolParser", "reasoning_parser", "tool_parser"]

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from rolltap import BadRequest, ConfigError
-from rolltap_plugins.vllm_parsers.names import Registry, names
+from rolltap_plugins.vllm_parsers.names import Registry, listed
 
 _PROBE_TOOL = {"type": "function", "function": {"name": "probe", "parameters": {"type": "object"}}}
 
@@ -76,7 +76,7 @@ def load(kind: Registry, name: str, tokenizer: Any) -> Format | None:
 
     Takes 20 s the first time: not for the event loop. Raises `ConfigError` that says what is missing.
     """
-    if name not in names(kind):
+    if name not in listed(kind):
         return None
     if tokenizer is None:
         raise ConfigError(

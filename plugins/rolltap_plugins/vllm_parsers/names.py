@@ -27,7 +27,7 @@ def folder() -> Path | None:
 
 
 @cache
-def names(kind: Registry) -> frozenset[str]:
+def listed(kind: Registry) -> frozenset[str]:
     """All names of one registry; none where vLLM isn't installed."""
     package = folder()
     if package is None:
