@@ -13,12 +13,15 @@ async def classify(plugins: Plugins, error: BaseException, handle: BackendHandle
     if isinstance(error, RequestError):
         return error.info
     if isinstance(error, PluginError):
+        plugins.count(error)
         return ErrorInfo(status=500, message=str(error), code="plugin_error")
     try:
         info: ErrorInfo | None = await plugins.call_first("classify_error", error=error, backend=handle)
     except RequestError as failure:
         return failure.info
     except RolltapError as failure:
+        if isinstance(failure, PluginError):
+            plugins.count(failure)
         said = f"{failure} (it was asked about {type(error).__name__}: {error})"
         return ErrorInfo(status=500, message=said, code="plugin_error")
     return info or ErrorInfo(status=500, message=str(error) or type(error).__name__)

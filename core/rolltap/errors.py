@@ -50,6 +50,11 @@ class PluginError(RolltapError):
         """The plugin's name, where it is one plugin's failure."""
 
 
+def failure(plugin: str, problem: str) -> PluginError:
+    """The error that says what a plugin did wrong."""
+    return PluginError(f"{plugin}: {problem}", plugin=plugin)
+
+
 class RequestError(RolltapError):
     """Ends a request with a known answer."""
 

@@ -21,7 +21,7 @@ import msgspec
 
 from rolltap.bases.backends import BackendHandle, ChatBackend
 from rolltap.classifying import classify
-from rolltap.errors import BadRequest, ErrorInfo, PluginError, RequestError, UpstreamError
+from rolltap.errors import BadRequest, ErrorInfo, PluginError, RequestError, UpstreamError, failure
 from rolltap.models import Model, Models
 from rolltap.plugins import Plugins
 from rolltap.record.forest import Forest, Node
@@ -145,7 +145,7 @@ class Pipeline:
         handle: BackendHandle = candidates[0] if chosen is None else chosen.value
         if chosen is not None and handle not in candidates:
             names = ", ".join(candidate.name for candidate in candidates)
-            raise self._plugins.failed(
+            raise failure(
                 chosen.plugin,
                 f"select_backend chose {handle.name} of {handle.model}, which is none of: {names}",
             )
@@ -189,17 +189,16 @@ class Pipeline:
         """Classify a backend's failure, and leave the backend out for a while where it is the one to blame."""
         info = await self.classify(error, handle)
         if isinstance(error, PluginError):
-            self._plugins.failures[error.plugin or handle.plugin] += 1
             log.error("%s", error, exc_info=error)
         elif info.status in UNHEALTHY_STATUSES and not isinstance(error, RequestError):
-            if info.status == 500 and not isinstance(error, UpstreamError):
+            if info.status == 500 and info.message == str(error) and not isinstance(error, UpstreamError):
                 info = self._named(info, error, handle)
             handle.failed(info.message)
             log.warning("backend %s of %s failed: %s", handle.name, handle.model, info.message)
         return info
 
     def _named(self, info: ErrorInfo, error: Exception, handle: BackendHandle) -> ErrorInfo:
-        """A failure that no upstream and no classification accounts for: most likely the backend's own code's."""
+        """A failure that nobody knows a word for: most likely one of the backend's own code."""
         self._plugins.failures[handle.plugin] += 1
         log.error("plugin %s: its backend %s failed", handle.plugin, handle.name, exc_info=error)
         message = f"backend {handle.name} (plugin {handle.plugin}) raised {type(error).__name__}: {error}"

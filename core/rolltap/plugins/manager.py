@@ -12,7 +12,7 @@ import pluggy
 
 from rolltap import hookspecs
 from rolltap.config import PluginsConfig
-from rolltap.errors import ConfigError, PluginError, RolltapError
+from rolltap.errors import ConfigError, PluginError, RolltapError, failure
 from rolltap.plugins import answers, rules, sources, tracing
 from rolltap.plugins.advice import way_out
 from rolltap.plugins.answers import Answer
@@ -55,7 +55,7 @@ class Plugins:
         self.records: list[PluginRecord] = []
         """Every plugin that was found, in the order of loading."""
         self.failures: Counter[str] = Counter()
-        """How often each plugin raised, took too long or answered with a wrong type, by its name."""
+        """How often each plugin spoilt a request or was not able to record a node, by its name."""
         self.blocked: Counter[str] = Counter()
         """How often each plugin held up all requests for longer than `BLOCKING_S`, by its name."""
         self._time_limit_s = time_limit_s
@@ -93,6 +93,11 @@ class Plugins:
         self._manager.unregister(name=name)
         self.records = [record for record in self.records if record.name != name or record.state != "loaded"]
         self._resolved.clear()
+
+    def count(self, error: PluginError) -> None:
+        """Count a failure that ended a request, for its plugin."""
+        if error.plugin:
+            self.failures[error.plugin] += 1
 
     def order(self, hook: str) -> list[str]:
         """The plugins that implement a hook, in the order in which they are asked."""
@@ -148,9 +153,8 @@ class Plugins:
                 with tracing.step(trace, hook, arguments) as step:
                     step.plugin, step.asked = implementation.plugin, 1
                     await self._value(implementation, arguments)
-            except RolltapError as error:
-                if not isinstance(error, PluginError) or not error.plugin:
-                    self.failures[implementation.plugin] += 1
+            except RolltapError:
+                self.failures[implementation.plugin] += 1
                 logger.exception("plugin %s failed in %s", implementation.plugin, hook)
 
     def call_all_sync(self, hook: str, **arguments: Any) -> list[Any]:
@@ -161,9 +165,7 @@ class Plugins:
             if isawaitable(answer):
                 if iscoroutine(answer):
                     answer.close()
-                raise self.failed(
-                    implementation.plugin, f"{hook} returned an awaitable; it must not be async"
-                )
+                raise failure(implementation.plugin, f"{hook} returned an awaitable; it must not be async")
             if answer is not None:
                 answers.append(answer)
         return answers
@@ -196,7 +198,7 @@ class Plugins:
         except RolltapError:
             raise
         except Exception as error:
-            raise self.failed(implementation.plugin, _raised(implementation, error)) from error
+            raise failure(implementation.plugin, _raised(implementation, error)) from error
         finally:
             took = perf_counter() - began
             if took > BLOCKING_S and implementation.hook not in _AT_START | rules.SYNC_HOOKS:
@@ -211,21 +213,16 @@ class Plugins:
             raise
         except Exception as error:
             if not limit.expired():
-                raise self.failed(implementation.plugin, _raised(implementation, error)) from error
+                raise failure(implementation.plugin, _raised(implementation, error)) from error
             problem = (
                 f"{implementation.hook} took longer than [plugins] time_limit_s = {self._time_limit_s:g}"
             )
-            raise self.failed(implementation.plugin, problem) from None
+            raise failure(implementation.plugin, problem) from None
 
     def _checked(self, implementation: _Implementation, value: Any) -> Answer:
         if problem := answers.wrong(implementation.hook, value):
-            raise self.failed(implementation.plugin, problem)
+            raise failure(implementation.plugin, problem)
         return Answer(implementation.plugin, value)
-
-    def failed(self, plugin: str, problem: str) -> PluginError:
-        """Count a plugin's failure; the error that names it, to be raised."""
-        self.failures[plugin] += 1
-        return PluginError(f"{plugin}: {problem}", plugin=plugin)
 
     def _note_blocking(self, implementation: _Implementation, took: float) -> None:
         self.blocked[implementation.plugin] += 1

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from rolltap.bases.backends import BackendHandle
-from rolltap.errors import PluginError, UpstreamError
+from rolltap.errors import UpstreamError, failure
 from rolltap.record import canonical
 from rolltap.record.forest import Forest
 from rolltap.turns.collecting import Collector, as_message
@@ -89,17 +89,16 @@ async def each(
     if not isinstance(stream, AsyncIterable):
         if iscoroutine(stream):
             stream.close()
-        raise PluginError(
-            f"{plugin}: its backend answered with a {type(stream).__name__}; it must be an async generator, "
-            "an `async def` with `yield` in it",
-            plugin=plugin,
+        raise failure(
+            plugin,
+            f"its backend answered with a {type(stream).__name__}; it must be an async generator, an `async def` "
+            "with `yield` in it",
         )
     try:
         async for item in stream if time_limit_s is None else _timed(stream, plugin, time_limit_s):
             if not isinstance(item, kind):
-                raise PluginError(
-                    f"{plugin}: its backend yielded a {type(item).__name__}; it must yield {kind.__name__}",
-                    plugin=plugin,
+                raise failure(
+                    plugin, f"its backend yielded a {type(item).__name__}; it must yield {kind.__name__}"
                 )
             yield item
     finally:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from rolltap.bases.parsing import Reasoning, ReasoningParser, ToolParser
-from rolltap.errors import PluginError, RolltapError
+from rolltap.errors import RolltapError, failure
 from rolltap.types.chat import ToolCall
 
 Pieces = TypeVar("Pieces", bound=Sequence[object])
@@ -79,6 +79,4 @@ def _checked(pieces: Pieces, text: type, other: type) -> Pieces:
 def _named(error: Exception, plugin: str, parser: object, method: str) -> Exception:
     if isinstance(error, RolltapError):
         return error
-    return PluginError(
-        f"{plugin}: {type(parser).__name__}.{method} failed: {type(error).__name__}: {error}", plugin=plugin
-    )
+    return failure(plugin, f"{type(parser).__name__}.{method} failed: {type(error).__name__}: {error}")

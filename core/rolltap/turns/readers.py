@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from rolltap.bases.parsing import ReasoningParser, ToolParser
-from rolltap.errors import BadRequest
+from rolltap.errors import BadRequest, failure
 from rolltap.models import Model
 from rolltap.plugins import Answer, Plugins
 from rolltap.reading import OutputReader
@@ -83,8 +83,8 @@ async def _made(plugins: Plugins, hook: str, model: Model, *, name: str, **argum
         parser = found.value()
     except Exception as error:
         problem = f"its {hook} {name!r} can't be made: {type(error).__name__}: {error}"
-        raise plugins.failed(found.plugin, problem) from error
+        raise failure(found.plugin, problem) from error
     if not isinstance(parser, _KINDS[hook]):
         problem = f"what it gave for the {hook} {name!r} made a {type(parser).__name__}, which is none"
-        raise plugins.failed(found.plugin, problem)
+        raise failure(found.plugin, problem)
     return Answer(found.plugin, parser)
