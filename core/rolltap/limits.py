@@ -1,15 +1,13 @@
 """How much goes upstream at once: a fair gate before each backend."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from rolltap.bases.backends import BackendHandle
 from rolltap.errors import Overloaded
 
 
 class Gate:
-    """Lets `max_in_flight` requests through to one backend; up to `max_queued` more wait their turn."""
+    """Lets `max_in_flight` requests through to one backend (`async with`); up to `max_queued` more wait their turn."""
 
     def __init__(self, handle: BackendHandle, *, max_in_flight: int, max_queued: int) -> None:
         self._handle = handle
@@ -17,8 +15,7 @@ class Gate:
         self._max_queued = max_queued
         self._queued = 0
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
+    async def __aenter__(self) -> None:
         """Wait for a place, first come first served. Raises `Overloaded` where too many wait already."""
         if self._slots.locked() and self._queued >= self._max_queued:
             raise Overloaded(
@@ -32,8 +29,8 @@ class Gate:
         finally:
             self._queued -= 1
         self._handle.in_flight += 1
-        try:
-            yield
-        finally:
-            self._handle.in_flight -= 1
-            self._slots.release()
+
+    async def __aexit__(self, *_: object) -> None:
+        """Make room for the next one."""
+        self._handle.in_flight -= 1
+        self._slots.release()

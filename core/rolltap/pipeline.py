@@ -77,7 +77,7 @@ class Pipeline:
             started = False
             turn = await self._turn(request, session, model, handle, completion)
             try:
-                async with self._models.gate(handle).slot(), aclosing(turn.deltas()) as deltas:
+                async with self._models.gate(handle), aclosing(turn.deltas()) as deltas:
                     async for delta in deltas:
                         started = True
                         yield delta

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import time
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from hashlib import blake2b
+from secrets import token_hex
 from typing import Any
 
 import orjson
@@ -96,7 +96,7 @@ class DialectRoute:
             chat = converter.decode(await read_json(request))
             session = session_of(request)
             completion = Completion(
-                id=f"{converter.id_prefix}{uuid.uuid4().hex}",
+                id=f"{converter.id_prefix}{token_hex(16)}",
                 model=request.app[PIPELINE].model_for(chat, session).name,
                 created=int(time.time()),
             )

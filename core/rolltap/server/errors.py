@@ -1,8 +1,8 @@
 """Exceptions as answers: in the caller's dialect where its route has one, else in rolltap's own words."""
 
 import logging
-import uuid
 from collections.abc import Awaitable, Callable
+from secrets import token_hex
 from typing import Any
 
 import orjson
@@ -20,7 +20,7 @@ _HTTP_TYPES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_la
 
 def new_request_id() -> str:
     """An id for a request, sent back as `x-request-id`."""
-    return f"req_{uuid.uuid4().hex}"
+    return f"req_{token_hex(16)}"
 
 
 def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
