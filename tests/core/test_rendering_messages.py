@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltap.errors import BadRequest
-from rolltap.rendering.messages import MessageForm, as_dict, call_id, check_content, place_systems
+from rolltap.rendering.messages import MessageForm, as_dict, call_id, check_content, name_calls, place_systems
 from rolltap.types.chat import ImagePart, Message, TextPart, ToolCall
 
 DICTS = MessageForm()
@@ -155,3 +155,19 @@ def test_images_are_refused_by_their_place():
 def test_no_messages_are_refused():
     with pytest.raises(BadRequest, match="messages must not be empty"):
         check_content([])
+
+
+def test_calls_are_shown_by_ids_that_name_the_tool_where_a_template_shows_nothing_else():
+    conversation = [
+        Message(role="assistant", tool_calls=[ToolCall("f", id="call_x"), ToolCall("g", id="functions.g:7")]),
+        Message(role="tool", content="a", tool_call_id="call_x"),
+        Message(role="tool", content="b", tool_call_id="functions.g:7"),
+        Message(role="tool", content="c", tool_call_id="lost"),
+        Message(role="assistant", tool_calls=[ToolCall("f", id="g:1")]),
+    ]
+    assert name_calls(conversation, DICTS) is conversation
+    named = name_calls(conversation, MessageForm(named_call_ids=True))
+    assert [[call.id for call in message.tool_calls] or message.tool_call_id for message in named] == [
+        ["functions.f:0", "functions.g:7"], "functions.f:0", "functions.g:7", "lost", ["functions.f:2"]
+    ]  # fmt: skip
+    assert conversation[0].tool_calls[0].id == "call_x"

@@ -168,7 +168,7 @@ PARTS = {
     "kimi_k2": ["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>",
                 "<|tool_call_argument_begin|>", "functions.f:0", "{}"],
     "gpt_oss": ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "assistant", "analysis",
-                " to=functions.f", "{}"],
+                " to=functions.f", "to=functions.", "{}"],
 }  # fmt: skip
 
 
@@ -263,6 +263,20 @@ def test_harmony_with_both_parsers():
     assert_every_cut(make, thought + final, [Reasoning("Hm <b>."), "Hi."])
     assert_every_cut(make, thought + call, [Reasoning("Hm <b>."), ToolCall("f", '{"x": 1}')])
     assert_every_cut(lambda: OutputReader(None, gpt_oss.HarmonyReasoningParser()), final + " ", ["Hi. "])
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        (' to=functions.f<|channel|>commentary json<|message|>{"x": 1}<|call|>', [ToolCall("f", '{"x": 1}')]),
+        (" to=functions.f is not a header", [" to=functions.f is not a header"]),
+        (" to=functions.f<|end|>", [" to=functions.f<|end|>"]),
+        ("to=func", ["to=func"]),
+        (" to be", [" to be"]),
+    ],
+)
+def test_harmony_where_the_prompt_has_opened_the_header(text, pieces):
+    assert_every_cut(lambda: OutputReader(gpt_oss.HarmonyToolParser()), text, pieces)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def find_form(template: ChatTemplate) -> MessageForm:
         dict_arguments=takes_dict,
         text_arguments=as_text,
         shows_calls=as_dict or as_text,
+        named_call_ids=_shows_ids_alone(template, identifier, takes_dict=takes_dict),
         empty_content=_empty_content(template, identifier, takes_dict=takes_dict),
         developer="developer" in template.source(tools=False),
         systems=_systems(template),
@@ -78,6 +79,12 @@ def _shows_arguments(template: ChatTemplate, form: str, identifier: str) -> bool
     # In single quotes it is Python's own spelling of a dict, which no model was trained on; behind a backslash it is
     # JSON inside a JSON string.
     return text is not None and MARK in text and f"'{MARK}'" not in text and f'\\"{MARK}' not in text
+
+
+def _shows_ids_alone(template: ChatTemplate, identifier: str, *, takes_dict: bool) -> bool:
+    call = _call(identifier, _arguments(as_dict=takes_dict))
+    text = _try(template, [_USER, {"role": "assistant", "content": "", "tool_calls": [call]}], tools=False)
+    return text is not None and identifier in text and "probe" not in text
 
 
 def _empty_content(template: ChatTemplate, identifier: str, *, takes_dict: bool) -> str | None:

@@ -33,6 +33,8 @@ class MessageForm(Struct, frozen=True, kw_only=True):
     """Where system messages may stand; elsewhere their text is shown as a user's."""
     short_call_ids: bool = False
     """Whether ids of calls must be nine letters or digits, as Mistral's templates demand."""
+    named_call_ids: bool = False
+    """Whether a call is shown by its id alone, which must then name the tool, as Kimi K2's do: `functions.name:0`."""
     text_with_calls_and_reasoning: bool = True
     """Whether an assistant message may have all three; else its text is shown as part of the reasoning."""
 
@@ -46,6 +48,27 @@ def check_content(messages: Sequence[Message], first_index: int = 0) -> None:
             raise BadRequest(
                 "image parts are not supported by token backends yet", param=f"messages[{index}].content"
             )
+
+
+def name_calls(messages: Sequence[Message], form: MessageForm) -> Sequence[Message]:
+    """The messages with ids of calls that name the tool, where the template shows calls by these alone.
+
+    Ids that do so already, as the model's own, stay. Numbers count the calls of the whole conversation.
+    """
+    if not form.named_call_ids:
+        return messages
+    named: dict[str, str] = {}
+    renamed, count = [], 0
+    for message in messages:
+        calls = []
+        for number, call in enumerate(message.tool_calls, count):
+            own = call.id.rpartition(":")[0].removeprefix("functions.") == call.name
+            named[call.id] = call.id if own else f"functions.{call.name}:{number}"
+            calls.append(msgspec.structs.replace(call, id=named[call.id]))
+        count += len(calls)
+        answered = named.get(message.tool_call_id or "", message.tool_call_id)
+        renamed.append(msgspec.structs.replace(message, tool_calls=calls, tool_call_id=answered))
+    return renamed
 
 
 def place_systems(messages: Sequence[Message], form: MessageForm) -> list[Message]:

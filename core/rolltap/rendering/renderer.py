@@ -10,7 +10,7 @@ from rolltap.rendering.boundary import BoundaryFinder, TurnBoundary
 from rolltap.rendering.codec import Codec
 from rolltap.rendering.detokenizer import Detokenizer, make_detokenizer
 from rolltap.rendering.forms import find_form
-from rolltap.rendering.messages import as_dict, check_content, place_systems
+from rolltap.rendering.messages import as_dict, check_content, name_calls, place_systems
 from rolltap.rendering.suffix import SuffixRenderer
 from rolltap.rendering.template import ChatTemplate
 from rolltap.rendering.tokenizer import generation_eos_ids, load_tokenizer
@@ -91,7 +91,7 @@ class Renderer:
         check_content(request.messages)
         if self._suffixes is None:
             raise BadRequest(self.template.refusal)
-        placed = place_systems(request.messages, self.form)
+        placed = place_systems(name_calls(request.messages, self.form), self.form)
         messages = [as_dict(message, self.form) for message in placed]
         text = self.template.render(messages, tools=request.tools, variables=request.template_kwargs)
         return Rendered(text, self.codec.encode(text))

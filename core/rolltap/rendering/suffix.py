@@ -9,7 +9,7 @@ from rolltap.errors import BadRequest
 from rolltap.rendering.boundary import BoundaryFinder, Seam, TurnBoundary, after_mark, find_boundary
 from rolltap.rendering.codec import Codec
 from rolltap.rendering.forms import PROBE_TOOLS
-from rolltap.rendering.messages import MessageForm, as_dict, place_systems
+from rolltap.rendering.messages import MessageForm, as_dict, name_calls, place_systems
 from rolltap.rendering.standin import STAND_INS, StandIn
 from rolltap.rendering.template import ChatTemplate
 from rolltap.types.chat import ChatRequest, Message, ToolCall
@@ -67,8 +67,9 @@ class SuffixRenderer:
 
     def text(self, request: ChatRequest, kept: int, last_id: int) -> str:
         """The text that follows a sequence which covers `messages[:kept]` and ends in `last_id`."""
-        old = place_systems(request.messages[:kept], self._form)
-        new = place_systems(request.messages[kept:], self._later_form)
+        messages = name_calls(request.messages, self._form)
+        old = place_systems(messages[:kept], self._form)
+        new = place_systems(messages[kept:], self._later_form)
         # Long tools take a while to render, and hardly any template shows them again.
         tools = request.tools if self._needs_tools or not request.tools else PROBE_TOOLS
         tail = self._tail(self.stand_in(old, self._form), new, tools, request.template_kwargs)

@@ -17,6 +17,8 @@ from rolltap import Marks, Reasoning, ReasoningParser, ToolCall, ToolParser, arg
 _HEADER_MARKS = Marks("<|message|>", "<|end|>", "<|call|>", "<|return|>")
 _BODY_MARKS = Marks("<|start|>", "<|channel|>", "<|end|>", "<|call|>", "<|return|>")
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_TO_TOOL = "to=functions."
+"""How an output may begin: the prompt has opened the message's header, `<|start|>assistant`."""
 _MAX_HEADER = 512
 _PIECE = 4096  # a long text is read by pieces: each message copies what is left of its piece
 _RECIPIENT = re.compile(r"\bto=(?P<name>[^\s<]+)")
@@ -36,16 +38,33 @@ class _Messages:
     def __init__(self) -> None:
         self._beginning = ""
         self._header = ""
+        self._opening = 0
+        """How much of the header says that it is one."""
+        self._at_start = True
 
     def feed(self, text: str, *, last: bool = False) -> Iterator[_Part]:
         for start in range(0, len(text), _PIECE):
             rest, self._beginning = self._beginning + text[start : start + _PIECE], ""
+            if self._at_start:
+                rest = self._start(rest)
             while rest:
                 rest = yield from self._header_part(rest) if self._header else self._body_part(rest)
         if last:
             rest, self._header, self._beginning = self._header + self._beginning, "", ""
             if rest:
                 yield _Part("body", rest)
+
+    def _start(self, text: str) -> str:
+        """Find out whether the output begins inside a header; what is to be read on."""
+        lead = len(text) - len(text.lstrip())
+        if _TO_TOOL.startswith(text[lead:]):
+            self._beginning = text
+            return ""
+        self._at_start = False
+        if text.startswith(_TO_TOOL, lead):
+            self._opening = lead + len(_TO_TOOL)
+            self._header = text[: self._opening]
+        return text[self._opening :]
 
     def _body_part(self, text: str) -> Generator[_Part, None, str]:
         mark = _BODY_MARKS.search(text)
@@ -59,6 +78,7 @@ class _Messages:
             yield _Part("end", mark.group())
         else:
             self._header = mark.group()
+            self._opening = len(self._header)
         return text[mark.end() :]
 
     def _header_part(self, text: str) -> Generator[_Part, None, str]:
@@ -67,9 +87,8 @@ class _Messages:
         self._header += text[:end]
         if len(self._header) > _MAX_HEADER or (mark is not None and mark.group() != "<|message|>"):
             header, self._header = self._header, ""
-            start = header.index(">") + 1  # the mark that began it, and is none
-            yield _Part("body", header[:start])
-            return header[start:] + text[end:]
+            yield _Part("body", header[: self._opening])
+            return header[self._opening :] + text[end:]
         if mark is None:
             self._beginning = text[end:]
             return ""
