@@ -270,7 +270,7 @@ def test_harmony_with_both_parsers():
     [
         (' to=functions.f<|channel|>commentary json<|message|>{"x": 1}<|call|>', [ToolCall("f", '{"x": 1}')]),
         (" to=functions.f is not a header", [" to=functions.f is not a header"]),
-        (" to=functions.f<|end|>", [" to=functions.f<|end|>"]),
+        (" to=functions.f<|end|>Hi", [" to=functions.fHi"]),
         ("to=func", ["to=func"]),
         (" to be", [" to be"]),
     ],

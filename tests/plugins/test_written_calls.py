@@ -7,6 +7,7 @@ from itertools import takewhile
 
 import pytest
 
+from rendering_conversations import REAL_TEMPLATES
 from rolltap import ChatRequest, Message, ToolCall
 from rolltap.reading import OutputReader
 from rolltap.rendering import Renderer
@@ -95,13 +96,20 @@ STYLES = [
     ("deepseek_v3", "deepseek", 3),
     ("gpt_oss", "harmony", 1),
     *((name, "", 3) for name in _CALLS),
+    *(("hermes", style, 3) for style in ("real-qwen3",) if style in REAL_TEMPLATES),
+    *(("glm45", style, 3) for style in ("real-glm-4.6",) if style in REAL_TEMPLATES),
+    *(("deepseek_v3", style, 3) for style in ("real-deepseek-r1",) if style in REAL_TEMPLATES),
 ]
 
 
 @pytest.mark.parametrize(("name", "family", "most_calls"), STYLES)
 def test_a_call_that_a_template_shows_is_read_as_the_same_call(name, family, most_calls, tmp_path):
     """History of another client, which no record has: the model must find its own format in it."""
-    if family:
+    if family in REAL_TEMPLATES:
+        base, template = REAL_TEMPLATES[family]
+        FAMILIES[base].build(tmp_path)
+        (tmp_path / "chat_template.jinja").write_text(template.read_text(encoding="utf-8"), encoding="utf-8")
+    elif family:
         FAMILIES[family].build(tmp_path)
     else:
         words = list(dict.fromkeys(FORMATS[name].marks))
