@@ -15,7 +15,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -40,6 +40,8 @@ from rolltap.types.record import ReplyKept
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 FAILOVER_STATUSES = frozenset({502, 503})
 """Upstream failures that say nothing was generated: another backend may be asked before the first byte."""
 
@@ -57,7 +59,7 @@ class Pipeline:
     def __init__(self, models: Models, plugins: Plugins) -> None:
         self._models = models
         self._plugins = plugins
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[Any]] = set()
         self.counts: Counter[str] = Counter()
         """How many completions were recorded, untrainable, drifted, aborted."""
 
@@ -82,7 +84,7 @@ class Pipeline:
                         started = True
                         yield delta
             except (GeneratorExit, asyncio.CancelledError):
-                self._in_background(self._record_aborted(session, turn))
+                self._in_background(self._record(session, turn, aborted=True))
                 raise
             except Exception as error:
                 info = await self._blame(error, handle)
@@ -92,7 +94,7 @@ class Pipeline:
                     continue
                 raise RequestError(info) from error
             handle.succeeded()
-            completion.node_ids = [node.id for node in await self._record(session, turn)]
+            completion.node_ids = [node.id for node in await self._record_whole(session, turn)]
             await self._keep_reply(asked, session, completion)
             for delta in turn.ends():
                 yield delta
@@ -119,7 +121,8 @@ class Pipeline:
 
     async def close(self) -> None:
         """Wait until what is still being recorded is stored."""
-        await asyncio.gather(*self._background)
+        while self._background:
+            await asyncio.gather(*self._background)
 
     def model_for(self, request: ChatRequest, session: Session | None) -> Model:
         """The model that a request names, else its session's, else the default."""
@@ -233,14 +236,26 @@ class Pipeline:
             kept = ReplyKept(id=completion.id, previous_id=asked.previous_id, messages=messages)
             await session.append(kept)
 
-    async def _record_aborted(self, session: Session | None, turn: Turn) -> None:
-        await self._record(session, turn, aborted=True)
+    async def _record_whole(self, session: Session | None, turn: Turn) -> list[Node]:
+        """Record a turn that has ended, to the end also where the client leaves meanwhile: it is aborted then."""
+        recording = self._in_background(self._record(session, turn))
+        try:
+            return await asyncio.shield(recording)
+        except asyncio.CancelledError:
+            self._in_background(self._not_delivered(session, recording))
+            raise
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _not_delivered(self, session: Session | None, recording: "asyncio.Task[list[Node]]") -> None:
+        nodes = await recording
+        if session is not None and nodes:
+            await session.deliver([node.id for node in nodes], "aborted")
+
+    def _in_background(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Finish work that must not be lost with the request it belongs to."""
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
 
 def _earlier(request: ChatRequest, session: Session | None) -> list[Message]:
