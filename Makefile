@@ -9,12 +9,13 @@ SERVING := $(VENV)/.made-for-serving
 DEVELOPING := $(VENV)/.made-for-developing
 
 .DELETE_ON_ERROR:
-.PHONY: help run test test-live lint bench clean
+.PHONY: help run test test-live soak lint bench clean
 
 help:
 	@echo "make run        serve the embedded model; ARGS=\"--config FILE --port N\" are handed to rolltap serve"
 	@echo "make test       all tests that need nothing heavy"
 	@echo "make test-live  the tests with a real vLLM, on the CPU, and with real agents (needs npm)"
+	@echo "make soak       random rollouts and requests for long: 24,000 turns, 20,000 requests"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make bench      the benchmarks"
 	@echo "make clean      remove everything that was made here, .venv included"
@@ -29,6 +30,10 @@ test-live: $(DEVELOPING)
 	PYTHON=$(PYTHON) .ci/vllm-env
 	PYTHON=$(PYTHON) .ci/agents
 	$(BIN)/pytest -m live $(ARGS)
+
+soak: $(DEVELOPING)
+	$(BIN)/python tests/bench/soak_invariant.py
+	$(BIN)/python tests/bench/fuzz_endpoints.py 20000
 
 lint: $(DEVELOPING)
 	$(BIN)/ruff check
