@@ -39,6 +39,7 @@ lint: $(DEVELOPING)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	cd plugin_template && ../$(BIN)/mypy --cache-dir ../.mypy_cache/template
 	$(BIN)/lint-imports
 
 bench: $(DEVELOPING)
@@ -46,7 +47,7 @@ bench: $(DEVELOPING)
 
 clean:
 	rm -rf $(VENV) .venv-vllm .venv-clients dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find core plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find core plugins tests plugin_template -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

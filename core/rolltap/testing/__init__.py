@@ -3,7 +3,7 @@
 Real parts: a real server on a real socket, a real tokenizer. Only the model is scripted.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rolltap.testing.backends import (
 )
 from rolltap.testing.parsing import assert_every_cut
 from rolltap.testing.records import assert_exact
-from rolltap.testing.server import MODEL, RunningServer, serve
+from rolltap.testing.server import MODEL, RunningServer, Serve, serve
 from rolltap.testing.tokenizers import tiny_tokenizer
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "RunningServer",
     "ScriptedChatBackend",
     "ScriptedTokenBackend",
+    "Serve",
     "TokenCall",
     "assert_every_cut",
     "assert_exact",
@@ -48,7 +49,7 @@ def rolltap_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest_asyncio.fixture
-async def rolltap_serve() -> AsyncIterator[Callable[..., Any]]:
+async def rolltap_serve() -> AsyncIterator[Serve]:
     """A function that serves backends until the test ends.
 
     `server = await rolltap_serve(backend, …)` takes what `rolltap.testing.serve` takes; `server` is a `RunningServer`.

@@ -1,6 +1,6 @@
 """A real rolltap server on a free port of 127.0.0.1, for tests."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -51,6 +51,10 @@ class RunningServer:
         """Post JSON; return the status and the answer's JSON."""
         async with self.http.post(path, json=body) as response:
             return response.status, await response.json()
+
+
+Serve = Callable[..., Awaitable[RunningServer]]
+"""What the fixture `rolltap_serve` is: `server = await rolltap_serve(backend, …)`."""
 
 
 @asynccontextmanager

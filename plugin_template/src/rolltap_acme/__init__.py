@@ -1,0 +1,1 @@
+"""Plugins for rolltap, a module each."""

@@ -1,0 +1,29 @@
+"""The tool parser "acme", for models that write a call as `<acme>search {"query": "rolltap"}</acme>`."""
+
+from collections.abc import Callable
+
+from rolltap import TagToolParser, ToolCall, ToolParser, arguments_from_json, hookimpl
+
+
+class AcmeToolParser(TagToolParser):
+    """Reads a tool's name and its arguments. Streaming and the text around calls are the base's business."""
+
+    open, close = "<acme>", "</acme>"
+
+    def read(self, block: str) -> ToolCall | None:
+        """The call between the two marks; None where it is none, and the block stays text."""
+        name, _, written = block.strip().partition(" ")
+        arguments = arguments_from_json(written or "{}")
+        return ToolCall(name, arguments) if name and arguments is not None else None
+
+
+@hookimpl
+def tool_parser(name: str) -> Callable[[], ToolParser] | None:
+    """Answer for "acme"."""
+    return AcmeToolParser if name == "acme" else None
+
+
+@hookimpl
+def offers() -> dict[str, list[str]]:
+    """What `rolltap plugins` and messages about unknown names show."""
+    return {"tool_parser": ["acme"]}
