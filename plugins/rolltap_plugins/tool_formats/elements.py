@@ -1,6 +1,7 @@
 """What the XML-like formats share: arguments as elements, whose values are raw text and typed by the tools' schemas."""
 
 import json
+from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
 from rolltap import TagToolParser, ToolCall, as_json
@@ -106,9 +107,9 @@ class ElementToolParser(TagToolParser):
         """
         return ()
 
+    @abstractmethod
     def quotes_call(self, previous: str, before: str, mark: str) -> Literal[-1, 0, 1]:
         """Whether two marks inside a value, with `before` in between, begin (1) or end (-1) a quoted call."""
-        raise NotImplementedError
 
     def _confirm(self, mark: str, before: str) -> None:
         """Decide about the tentative end of a value, now that the next mark is known."""
