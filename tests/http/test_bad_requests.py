@@ -176,6 +176,7 @@ async def test_a_body_that_breaks_off_is_not_waited_for_without_end(
     writer.write(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
     answer = await asyncio.wait_for(reader.readuntil(b'"}'), 5)
     assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"connection: close" in answer.lower()
     assert b'"timeout_error"' in answer
     assert b"the body did not come within 0.1 s" in answer
     writer.close()

@@ -92,10 +92,12 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Signal `on_response_prepare`: name the request in every answer; end a connection on which it was damaged."""
-    if request.content.exception() is not None:
-        # What follows a damaged body can't be told from it. Its end is declared here, lest aiohttp look for it.
-        request.content.feed_eof()
+    damaged = request.content.exception() is not None
+    if damaged or response.status == 408:
+        # What follows a body that is damaged or broken off can't be told from it.
         response.force_close()
         response.headers["connection"] = "close"
+    if damaged:
+        request.content.feed_eof()  # declared here, lest aiohttp look for it and log what it finds
     for name in ("x-request-id", "request-id"):  # OpenAI's clients read the one, Anthropic's the other
         response.headers.setdefault(name, request.get(REQUEST_ID, ""))
