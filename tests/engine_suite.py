@@ -457,6 +457,9 @@ async def samplings(engine: Engine) -> None:
         for name in options.keys() - {"temperature", "logit_bias", "logprobs"}:
             assert leaf["metadata"]["sampling"][name] == options[name]
         assert leaf["metadata"]["logprobs_mode"] == "raw_logprobs"
+        assert {"max_tokens", "top_p", "top_k", "min_p", "repetition_penalty"} <= leaf["metadata"][
+            "sampling"
+        ].keys()
     await rollout.prove()
 
 

@@ -3,10 +3,10 @@
 import asyncio
 import base64
 
-import aiohttp
 import pytest
 
 from rolltap import hookimpl
+from rolltap.server.state import PIPELINE
 from rolltap.testing import Reply, ScriptedTokenBackend
 from rolltap_plugins.stores.memory import MemoryStore
 
@@ -52,12 +52,90 @@ async def test_a_client_that_leaves_while_its_call_is_stored_leaves_it_whole(
     await asyncio.sleep(0.1)
     store.go_on.set()
     async with asyncio.timeout(5):
-        while not (nodes := await server.nodes(session)) or nodes[0]["metadata"]["delivery"] == "delivered":
+        while not await server.nodes(session):  # noqa: ASYNC110 - it is recorded in the background
             await asyncio.sleep(0.02)
-    (node,) = nodes
+    await server.app[PIPELINE].close()
+    (node,) = await server.nodes(session)
+    assert node["metadata"]["delivery"] == "aborted"
     (call,) = backend.calls
     assert node["tokens"] == call.prompt_ids + call.output_ids[0]
     assert node["metadata"]["trainable"]
     assert (
         len([entry for _, entry in await store.read(session) if type(entry).__name__ == "NodesRecorded"]) == 1
     )
+
+
+@pytest.fixture
+async def start(rolltap_serve, rolltap_tokenizer):
+    async def begin(*script, **options):
+        backend = ScriptedTokenBackend(rolltap_tokenizer, script)
+        server = await rolltap_serve(backend, **options)
+        return server, backend, await server.session()
+
+    return begin
+
+
+async def chat(server, session, *messages, **options):
+    status, body = await server.post(f"/{session}/v1/chat/completions", {"messages": messages, **options})
+    assert status == 200, body
+    return [choice["message"] for choice in body["choices"]]
+
+
+async def test_the_very_ids_that_the_engine_returned_are_sent_again(start):
+    server, backend, session = await start("placeholder", "Two.")
+    odd = [backend.encode(letter)[0] for letter in "weather"] + backend.encode("<|im_end|>")
+    backend._script = iter([Reply(ids=odd), "Two."])
+    (message,) = await chat(server, session, USER)
+    await chat(server, session, USER, message, USER)
+    first, second = backend.calls
+    assert second.prompt_ids[: len(first.prompt_ids) + len(odd)] == first.prompt_ids + odd
+    (node,) = await server.nodes(session)
+    assert node["tokens"] == second.prompt_ids + second.output_ids[0]
+
+
+async def test_what_the_engine_returns_beside_the_tokens_is_kept_and_reachable(start):
+    extras = [
+        {"routed_experts": bytes([index, 255]), "sampling_mask": bytes([7, index])} for index in range(2)
+    ]
+    server, _, session = await start([Reply(text="a", extras=extra) for extra in extras], "Plain.")
+    await chat(server, session, USER, n=2)
+    for node, extra in zip(await server.nodes(session), extras, strict=True):
+        for name, data in extra.items():
+            assert base64.b64decode(node["metadata"][name]) == data
+    await chat(server, session, {"role": "user", "content": "b"})
+    assert not {"routed_experts", "sampling_mask"} & (await server.nodes(session))[-1]["metadata"].keys()
+
+
+async def test_the_sampling_that_applied_is_recorded_over_what_was_asked(start):
+    applied = {"temperature": 0.5, "max_tokens": 9, "top_p": 1.0}
+    server, _, session = await start(Reply(text="a", extras={"sampling": applied}), "Plain.")
+    await chat(server, session, USER, max_tokens=5000, seed=3)
+    await chat(server, session, {"role": "user", "content": "b"}, max_tokens=5000)
+    one, two = [node["metadata"]["sampling"] for node in await server.nodes(session)]
+    assert one == applied | {"seed": 3}
+    assert two == {"max_tokens": 5000}
+
+
+async def test_render_names_the_node_that_is_extended_and_says_why(start):
+    server, _, session = await start("One.", "Two.", Reply(text="raw", finish_reason="length"))
+    path = f"/{session}/v1/chat/completions"
+    _, shown = await server.post(f"{path}/render", CHAT)
+    assert (shown["parent_id"], shown["num_recorded"]) == (None, 0)
+    assert shown["why"] == "no recorded conversation begins like this one"
+    (message,) = await chat(server, session, USER)
+    body = {"messages": [USER, message, USER]}
+    _, shown = await server.post(f"{path}/render", body)
+    (node,) = await server.nodes(session)
+    assert shown["parent_id"] == node["metadata"]["node_id"]
+    assert shown["num_recorded"] == len(node["tokens"])
+    assert shown["why"] == "messages[0] to messages[1] are recorded up to this node"
+    assert shown["branch_reason"] is None
+    await chat(server, session, *body["messages"])
+    body["messages"][2] = {"role": "user", "content": "c"}
+    _, shown = await server.post(f"{path}/render", body)
+    assert shown["parent_id"] == node["metadata"]["node_id"]
+    assert shown["branch_reason"] == "messages[2].content differs"
+    await server.post(f"/{session}/v1/completions", {"prompt": "Once"})
+    _, shown = await server.post(f"/{session}/v1/completions/render", {"prompt": "Onceraw more"})
+    assert shown["parent_id"] == (await server.nodes(session))[-1]["metadata"]["node_id"]
+    assert shown["why"] == "the prompt begins with this node's recorded sequence"

@@ -4,6 +4,7 @@ Each generated token is trainable in one exported sequence only. Where several l
 trainable one below it owns the ancestor's tokens; in the others they are masked.
 """
 
+import base64
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,6 +95,10 @@ class RecordedNode:
         }
         if output.untrainable_reason is not None:
             metadata["untrainable_reason"] = output.untrainable_reason
+        for name in ("routed_experts", "sampling_mask"):
+            data: bytes | None = getattr(output, name)
+            if data is not None:
+                metadata[name] = base64.b64encode(data).decode()
         if len(call.outputs) > 1:
             metadata["choice"] = call.outputs.index(output)
         return metadata

@@ -195,7 +195,9 @@ async def _rendered(request: web.Request, chat: ChatRequest, session: Session | 
         "prompt_text": pipeline.model_for(chat, session).decode(prompt.ids),
         "token_ids": prompt.ids,
         "num_tokens": len(prompt.ids),
+        "num_recorded": len(prompt.ids) - len(prompt.new.ids) // 4,
         "parent_id": conversation.parent.id if conversation.parent is not None else None,
+        "why": conversation.why(),
         "branch_reason": conversation.branch_reason(session.forest) if session is not None else None,
     }
 

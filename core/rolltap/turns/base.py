@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from inspect import iscoroutine
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,6 +31,7 @@ class Turn(ABC):
         self.completion = completion
         self._collector = Collector(completion)
         self._ends: list[ChatDelta] = []
+        self._sampling: dict[str, Any] = msgspec.to_builtins(request.sampling, str_keys=True)
 
     def _each(self, stream: AsyncIterator[T], kind: type[T]) -> AsyncGenerator[T, None]:
         """What the backend gives, checked."""
@@ -65,7 +66,7 @@ class Turn(ABC):
             branch_reason=conversation.branch_reason(forest),
             backend=self.handle.name,
             model=self.handle.model,
-            sampling=msgspec.to_builtins(self.request.sampling, str_keys=True),
+            sampling=self._sampling,
             created_at=time.time(),
         )
 
@@ -84,7 +85,8 @@ async def each(
     """A backend's deltas, closed with certainty: it may be a generator or any other async iterator.
 
     :raises PluginError: that names the plugin, where it gives anything else.
-    :raises UpstreamError: 504, where it is silent for longer than `time_limit_s`.
+    :raises UpstreamError: 504, where it is silent for longer than `time_limit_s`; also where the backend cancels
+        itself, which must not look as if this request were cancelled.
     """
     if not isinstance(stream, AsyncIterable):
         if iscoroutine(stream):
@@ -101,6 +103,11 @@ async def each(
                     plugin, f"its backend yielded a {type(item).__name__}; it must yield {kind.__name__}"
                 )
             yield item
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise UpstreamError(f"{plugin}: its backend gave up: it was cancelled from within") from error
     finally:
         if isinstance(stream, AsyncGenerator):
             await stream.aclose()

@@ -13,6 +13,7 @@ from rolltap.turns.collecting import as_message, transcript
 from rolltap.turns.fragments import CallFragments
 from rolltap.turns.prompts import Conversation
 from rolltap.turns.readers import Readers
+from rolltap.turns.taking import taken
 from rolltap.types.chat import ChatRequest, ToolCall
 from rolltap.types.generation import ChatDelta, Completion
 from rolltap.types.record import NodesRecorded, Output, Prompt
@@ -44,7 +45,7 @@ class ChatTurn(Turn):
         assert isinstance(backend, ChatBackend)  # noqa: S101 - the pipeline chose the turn by it
         async with aclosing(self._each(backend.chat(self.request), ChatDelta)) as stream:
             async for came in stream:
-                for delta in self._sendable(came):
+                for delta in self._sendable(taken(came, self.request.sampling.n)):
                     yield delta
         for index in sorted((self._collector.begun or {0}) - self._finished.keys()):
             if backend.ends_explicitly or not self._collector.begun:
@@ -73,10 +74,6 @@ class ChatTurn(Turn):
             delta.tool_calls += calls.finish()
         if self._readers is None:
             return [_as_tool_calls(delta, calls)]
-        if not 0 <= delta.index < len(self._readers.choices):
-            raise UpstreamError(
-                f"the backend answered with choice {delta.index} of {len(self._readers.choices)}"
-            )
         return self._read_raw(delta, self._readers.choices[delta.index])
 
     def _read_raw(self, delta: ChatDelta, reader: OutputReader) -> list[ChatDelta]:

@@ -10,11 +10,15 @@ from typing import Any
 from rolltap.bases.parsing import CallFragment, Reasoning
 from rolltap.reading import OutputReader
 from rolltap.rendering import Renderer, StopStrings
+from rolltap.turns.taking import check_finish_reason
 from rolltap.types.chat import ChatRequest, ToolCall
 from rolltap.types.generation import ChatDelta, FinishReason, TokenDelta, TokenLogprob, ToolCallDelta
 from rolltap.types.record import Output, pack_ids, pack_logprobs
 
 log = logging.getLogger(__name__)
+
+MOST_LOGPROB = 0.01
+"""A logprob is at most 0; engines that compute in 16 bits round a little above it."""
 
 
 def new_call_id() -> str:
@@ -123,6 +127,7 @@ class TokenChoice:
             if value is not None:
                 self._extras[name] = value
         if delta.finish_reason is not None and not self.finished:
+            check_finish_reason(delta.finish_reason, self.index)
             self._finish_reason, self._stop_reason = delta.finish_reason, delta.stop_reason
 
     def _text(self, delta: TokenDelta) -> tuple[str, int]:
@@ -194,8 +199,8 @@ class TokenChoice:
         if self._logprobs is None:
             return "the engine did not return one logprob for each token"
         for at, logprob in enumerate(self._logprobs):
-            if not math.isfinite(logprob):
-                return f"the logprob of generated token {at} is {logprob}"
+            if not -math.inf < logprob <= MOST_LOGPROB:
+                return f"the logprob of generated token {at} is {logprob:g}"
         return None
 
     def _client_logprobs(self, delta: TokenDelta, taken: int) -> list[TokenLogprob]:

@@ -29,6 +29,14 @@ class Conversation(NamedTuple):
     note: str | None = None
     """A reason to branch that the messages themselves don't show."""
 
+    def why(self) -> str:
+        """What the call extends, in words: what `render` shows."""
+        if self.parent is None:
+            return "no recorded conversation begins like this one"
+        if self.note is not None or not self.kept:
+            return "the prompt begins with this node's recorded sequence"
+        return f"messages[0] to messages[{self.kept - 1}] are recorded up to this node"
+
     def branch_reason(self, forest: Forest) -> str | None:
         """Why this call did not extend a leaf; None where it did or is the first."""
         if self.note is not None:

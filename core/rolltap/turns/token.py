@@ -73,6 +73,8 @@ class TokenTurn(Turn):
         if delta.prompt_token_ids is not None:
             for choice in self._choices:
                 choice.check_echo(self._prompt.ids, delta.prompt_token_ids)
+        if delta.sampling is not None:
+            self._sampling |= delta.sampling
         if delta.cached_tokens is not None:
             self._cached_tokens = delta.cached_tokens
         return self._choices[delta.index].feed(delta)

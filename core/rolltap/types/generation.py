@@ -41,6 +41,9 @@ class TokenDelta(Struct, kw_only=True):
     weight_versions: list[Any] | None = None
     routed_experts: bytes | None = None
     sampling_mask: bytes | None = None
+    sampling: dict[str, Any] | None = None
+    """The parameters that apply to the request, with the backend's defaults filled in (in the first delta); recorded
+    over those that were asked for."""
 
 
 class ToolCallDelta(Struct, kw_only=True):

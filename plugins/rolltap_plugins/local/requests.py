@@ -101,6 +101,7 @@ class Sequence:
             prompt_token_ids=list(prompt) if first and self.index == 0 else None,
             cached_tokens=self.request.cached_tokens if first and self.index == 0 else None,
             logprobs_mode=LOGPROBS_MODE,
+            sampling=settings.applied() if first and self.index == 0 else None,
         )
 
 

@@ -38,6 +38,12 @@ _ALLOWED: dict[str, tuple[Callable[[float], bool], str]] = {
 }
 
 
+_RECORDED = (
+    "max_tokens", "temperature", "top_p", "top_k", "min_p",
+    "presence_penalty", "frequency_penalty", "repetition_penalty",
+)  # fmt: skip
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """A request's sampling, checked, with every default filled in. `seed` None: a random one."""
 
@@ -56,6 +62,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float]
     eos_ids: tuple[int, ...]
     stop_ids: frozenset[int]
+
+    def applied(self) -> dict[str, Any]:
+        """What the record says of them: each parameter that has a default."""
+        return {name: getattr(self, name) for name in _RECORDED}
 
     def end(self, token_id: int, generated: int) -> tuple[FinishReason, int | None] | None:
         """Finish and stop reason where `token_id`, the `generated`-th, ends the sequence; None: go on."""

@@ -11,7 +11,7 @@ from rolltap import Sampling, TokenBackend, TokenDelta, UpstreamError
 from rolltap_plugins.vllm.client import PATHS, Client, Served, event_error
 from rolltap_plugins.vllm.engine import Engine
 from rolltap_plugins.vllm.options import Options
-from rolltap_plugins.vllm.parameters import COMPLETIONS_ONLY, PARAMETERS, Endpoint, request_body
+from rolltap_plugins.vllm.parameters import COMPLETIONS_ONLY, PARAMETERS, Endpoint, applied, request_body
 from rolltap_plugins.vllm.replies import ReplyReader
 from rolltap_plugins.vllm.sse import events
 
@@ -125,6 +125,7 @@ class VLLMBackend(TokenBackend):
     ) -> AsyncGenerator[TokenDelta, None]:
         endpoint = self._endpoint(served, sampling)
         body = request_body(endpoint, served.model, prompt_ids, sampling, served.max_model_len)
+        settings: dict[str, Any] | None = applied(endpoint, body)
         reader = ReplyReader(endpoint, sampling, served.logprobs_mode)
         weights = await self._weights(served) if endpoint == "completions" else None
         async with self._client.stream(PATHS[endpoint], body) as content, aclosing(events(content)) as stream:
@@ -132,6 +133,7 @@ class VLLMBackend(TokenBackend):
                 if data == b"[DONE]":
                     continue  # read on to the end, so that the connection can be used again
                 for delta in reader.deltas(self._event(data)):
+                    delta.sampling, settings = settings, None
                     if weights and delta.finish_reason:
                         delta.weight_versions = weights
                     yield delta

@@ -85,6 +85,12 @@ def request_body(
     return body | _completions(prompt_ids, sampling, max_tokens)
 
 
+def applied(endpoint: Endpoint, body: dict[str, Any]) -> dict[str, Any]:
+    """The sampling that a request's body stands for, with what it leaves to the server filled in."""
+    sent = body["sampling_params"] if endpoint == "generate" else body
+    return _NEUTRAL | {name: sent[name] for name in (*_NEUTRAL, "max_tokens") if sent.get(name) is not None}
+
+
 def _generate(prompt_ids: list[int], sampling: Sampling, max_tokens: int | None) -> dict[str, Any]:
     extra = sampling.extra
     params = _plain(sampling) | {
