@@ -232,9 +232,12 @@ class Pipeline:
     async def _keep_reply(self, asked: ChatRequest, session: Session | None, completion: Completion) -> None:
         """Keep a reply that a later request may refer to by its id."""
         if session is not None and asked.keep:
-            messages = [*asked.messages[asked.num_instructions :], *map(as_message, completion.choices[:1])]
-            kept = ReplyKept(id=completion.id, previous_id=asked.previous_id, messages=messages)
-            await session.append(kept)
+            previous, new = asked.previous_id, asked.messages[asked.num_instructions :]
+            if previous is None:
+                previous, repeated = session.repeated(new)
+                new = new[repeated:]
+            messages = [*new, *map(as_message, completion.choices[:1])]
+            await session.append(ReplyKept(id=completion.id, previous_id=previous, messages=messages))
 
     async def _record_whole(self, session: Session | None, turn: Turn) -> list[Node]:
         """Record a turn that has ended, to the end also where the client leaves meanwhile: it is aborted then."""

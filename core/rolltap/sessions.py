@@ -5,6 +5,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -25,6 +26,9 @@ from rolltap.types.record import (
 )
 
 log = logging.getLogger(__name__)
+
+_LOOK_BACK = 16
+"""How many kept replies are compared with a request: as many as may well be gone on from side by side."""
 
 
 class SessionRequest(Struct, forbid_unknown_fields=True):
@@ -87,6 +91,18 @@ class Session:
             at = kept.previous_id
         return [message for part in reversed(parts) for message in part]
 
+    def repeated(self, messages: Sequence[Message]) -> tuple[str | None, int]:
+        """The kept reply whose conversation these messages begin with, and how many of them that is; None and 0.
+
+        Clients that send the whole conversation each time leave it to the server whether replies are kept: without
+        this, what is kept would grow with the square of their turns. Only the latest replies are looked at.
+        """
+        for reply_id in islice(reversed(self._replies), _LOOK_BACK):
+            known = self.conversation(reply_id)
+            if len(known) <= len(messages) and all(map(_says_the_same, known, messages)):
+                return reply_id, len(known)
+        return None, 0
+
     async def deliver(self, node_ids: list[str], delivery: Delivery) -> None:
         """Note whether a client has got these nodes' completion."""
         await self.append(DeliveryChanged(node_ids, delivery))
@@ -101,6 +117,17 @@ class Session:
             self.deleted = True
             await self._store.append(self.info.uuid, SessionDeleted())
             await self._store.delete(self.info.uuid)
+
+
+def _says_the_same(one: Message, other: Message) -> bool:
+    """Whether two messages differ in nothing but form: thinking, which clients drop, and what "nothing" looks like."""
+    return (
+        one.role == other.role
+        and one.text == other.text
+        and one.tool_calls == other.tool_calls
+        and one.tool_call_id == other.tool_call_id
+        and one.images == other.images
+    )
 
 
 class Sessions:

@@ -7,6 +7,7 @@ import pytest
 
 from rolltap import Store, decode_entry, encode_entry, hookimpl
 from rolltap.testing import MODEL, ScriptedTokenBackend, assert_exact
+from rolltap.types.record import ReplyKept
 
 CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
 TOOLS: Any = [{"type": "function", "name": "run", "parameters": {"type": "object"}, "strict": False}]
@@ -146,6 +147,27 @@ async def test_without_a_session_nothing_is_kept_and_the_error_says_so(start, op
     with pytest.raises(openai.BadRequestError, match="only within a session") as caught:
         await ask(client, input="b", previous_response_id=first.id)
     assert caught.value.param == "previous_response_id"
+
+
+async def test_what_is_kept_grows_with_what_is_new(start):
+    """Clients that send everything each time leave `store` out as well: nothing of it is kept twice."""
+    store, turns = LogStore(), 12
+    script = [CALL, *(f"Answer {turn}." for turn in range(1, turns)), "Bye.", "Bye."]
+    _, backend, session, client = await start(*script, plugins=[store], config={"store": {"kind": "log"}})
+    items: list[Any] = []
+    for turn in range(turns):
+        items.append({"role": "user", "content": f"Question {turn}"})
+        answer = await ask(client, input=items, instructions=f"Rule {turn}", tools=TOOLS)
+        items += answer.output
+        if answer.output[0].type == "function_call":
+            items.append({"type": "function_call_output", "call_id": answer.output[0].call_id, "output": "a"})
+    kept = [entry for _, entry in await store.read(session) if isinstance(entry, ReplyKept)]
+    assert sum(len(entry.messages) for entry in kept) == 2 * turns + 1
+    await ask(client, input="So?", previous_response_id=answer.id, instructions="Rule", tools=TOOLS)
+    by_id = backend.calls[-1].prompt_ids
+    items.append({"role": "user", "content": "So?"})
+    await ask(client, input=items, instructions="Rule", tools=TOOLS, store=False)
+    assert backend.calls[-1].prompt_ids == by_id
 
 
 async def test_a_restarted_server_still_knows_the_replies(start):
