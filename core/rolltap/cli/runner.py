@@ -100,7 +100,6 @@ async def _serve(app: web.Application, config: Config, sockets: list[socket.sock
             if await _unless(stopping, runner.setup()):
                 port = await _listen(runner, sockets, config.server.host)
                 address = f"{url_host(config.server.host)}:{port}"
-                import gc; gc.collect(); gc.freeze()
                 print(f"rolltap is serving {config.models[0].name} on http://{address}", flush=True)
                 await stopping.wait()
         finally:
