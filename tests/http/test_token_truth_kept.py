@@ -139,3 +139,47 @@ async def test_render_names_the_node_that_is_extended_and_says_why(start):
     _, shown = await server.post(f"/{session}/v1/completions/render", {"prompt": "Onceraw more"})
     assert shown["parent_id"] == (await server.nodes(session))[-1]["metadata"]["node_id"]
     assert shown["why"] == "the prompt begins with this node's recorded sequence"
+
+
+async def test_calls_of_one_session_run_at_once(start):
+    met = asyncio.Barrier(3)
+
+    class Meeting(ScriptedTokenBackend):
+        async def generate(self, prompt_ids, sampling):
+            await met.wait()  # none gets further before all are here
+            async for delta in super().generate(prompt_ids, sampling):
+                yield delta
+
+    server, backend, session = await start("One.")
+    (message,) = await chat(server, session, USER)
+    backend.__class__ = Meeting
+    backend._script = iter(["Two.", "Three.", "Four."])
+    async with asyncio.timeout(5):
+        await asyncio.gather(
+            *(chat(server, session, USER, message, {"role": "user", "content": text}) for text in "xyz")
+        )
+    nodes = await server.nodes(session)
+    assert len({node["metadata"]["parent_id"] for node in nodes}) == 1
+    assert sorted(node["tokens"] for node in nodes) == sorted(
+        call.prompt_ids + call.output_ids[0] for call in backend.calls[1:]
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_last_byte_waits_for_the_store(rolltap_serve, rolltap_tokenizer, stream):
+    store = SlowStore()
+    backend = ScriptedTokenBackend(rolltap_tokenizer, ["One."])
+    server = await rolltap_serve(backend, plugins=[store], config={"store": {"kind": "slow"}})
+    session = await server.session()
+
+    async def ask():
+        body = {**CHAT, "stream": stream}
+        async with server.http.post(f"/{session}/v1/chat/completions", json=body) as response:
+            return await response.text()
+
+    call = asyncio.ensure_future(ask())
+    await store.storing.wait()
+    await asyncio.sleep(0.1)
+    assert not call.done()
+    store.go_on.set()
+    assert "One" in await call
