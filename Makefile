@@ -9,7 +9,7 @@ SERVING := $(VENV)/.made-for-serving
 DEVELOPING := $(VENV)/.made-for-developing
 
 .DELETE_ON_ERROR:
-.PHONY: help run test test-live soak lint bench clean
+.PHONY: help run test test-live soak lint docs bench clean
 
 help:
 	@echo "make run        serve the embedded model; ARGS=\"--config FILE --port N\" are handed to rolltap serve"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-live  the tests with a real vLLM, on the CPU, and with real agents (needs npm)"
 	@echo "make soak       random rollouts and requests for long: 24,000 turns, 20,000 requests"
 	@echo "make lint       ruff, mypy, import-linter"
+	@echo "make docs       write the generated parts of plugins/README.md"
 	@echo "make bench      the benchmarks"
 	@echo "make clean      remove everything that was made here, .venv included"
 
@@ -41,6 +42,9 @@ lint: $(DEVELOPING)
 	$(BIN)/mypy
 	cd plugin_template && ../$(BIN)/mypy --cache-dir ../.mypy_cache/template
 	$(BIN)/lint-imports
+
+docs: $(DEVELOPING)
+	$(BIN)/python .ci/plugin_docs.py
 
 bench: $(DEVELOPING)
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done

@@ -114,7 +114,7 @@ def create_backend(kind: str, options: dict[str, Any], model: str) -> Backend | 
 
 @hookspec
 def message_converter(dialect: str) -> MessageConverter | None:
-    """A converter between a wire format and rolltap's own types.
+    r"""A converter between a wire format and rolltap's own types.
 
     Asked: once for each dialect, when its first request comes or its route is added. First answer wins.
 
@@ -132,7 +132,7 @@ def message_converter(dialect: str) -> MessageConverter | None:
                 return b""
 
             def delta(self, delta):
-                return b"data: " + json.dumps(delta.text).encode() + b"\n\n"
+                return b"data: " + json.dumps(delta.text).encode() + b"\n\n" if delta.text else b""
 
             def finish(self, completion):
                 return b"data: null\n\n"

@@ -32,6 +32,7 @@ def test_every_hook_is_documented(hook):
     assert "answer wins" in text or "Every plugin is asked" in text, "says whose answer counts"
     for argument in HOOKS[hook]:
         assert f":param {argument}: " in text
+    assert "\nExample: " in text, "has an example, which tests/http/test_hook_examples.py tries"
 
 
 @pytest.mark.parametrize("hook", SIGNATURES)

@@ -1,0 +1,121 @@
+"""plugins/README.md: its generated parts are what they should be, and its own examples work as they stand."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from rolltap import ConfigError
+from rolltap.config import PluginsConfig
+from rolltap.plugins import HOOKS, NAMED_HOOKS, Plugins
+from rolltap.testing import ScriptedTokenBackend, assert_every_cut
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "plugins" / "README.md").read_text(encoding="utf-8")
+BY_HAND = README.partition("<!-- hooks")[0]
+PARSER, BACKEND = re.findall(r"```python\n(.*?)```", BY_HAND, re.DOTALL)
+(CONFIG,) = re.findall(r"```toml\n(.*?)```", BY_HAND, re.DOTALL)
+
+
+def lines(code):
+    return [line for line in code.splitlines() if line.strip()]
+
+
+def test_what_is_generated_is_up_to_date():
+    command = [sys.executable, ROOT / ".ci" / "plugin_docs.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_every_hook_has_a_part(hook):
+    assert f"\n### {hook}({', '.join(HOOKS[hook])})\n" in README
+
+
+@pytest.fixture
+def mine(tmp_path):
+    """A folder with the README's two plugins."""
+    (tmp_path / "angle.py").write_text(PARSER)
+    (tmp_path / "lines.py").write_text(BACKEND)
+    return {"plugins": {"dir": str(tmp_path)}}
+
+
+async def test_the_parser_has_ten_lines_and_works(rolltap_serve, rolltap_tokenizer, mine):
+    assert len(lines(PARSER)) <= 10
+    text = 'Sure. <call>search:{"q": "a b"}</call> <call>broken</call> Done.'
+    backend = ScriptedTokenBackend(rolltap_tokenizer, [text])
+    server = await rolltap_serve(backend, config=mine, model={"tool_parser": "angle"})
+    tools = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
+    body = {"messages": [{"role": "user", "content": "a"}], "tools": tools}
+    status, answer = await server.post("/v1/chat/completions", body)
+    assert status == 200, answer
+    message = answer["choices"][0]["message"]
+    (call,) = message["tool_calls"]
+    assert (call["function"]["name"], call["function"]["arguments"]) == ("search", '{"q": "a b"}')
+    assert "<call>broken</call> Done." in message["content"]
+
+
+def test_the_parser_reads_the_same_however_the_text_is_cut():
+    names = {}
+    exec(PARSER, names)
+    read = assert_every_cut(
+        names["Angle"], 'Sure. <call>search:{"q": "</b>"}</call> <call>broken</call> Done.'
+    )
+    assert [type(piece).__name__ for piece in read] == ["str", "ToolCall", "str"]
+
+
+async def test_the_backend_has_fifteen_lines_and_works(rolltap_serve, mine):
+    assert len(lines(BACKEND)) <= 15
+
+    async def upstream(request):
+        return web.Response(text=f"You said: {await request.text()}\nNo more.")
+
+    app = web.Application()
+    app.router.add_post("/", upstream)
+    async with TestServer(app) as other:
+        config = tomllib.loads(CONFIG)
+        (model,) = config["models"]
+        assert config["plugins"] == {"dir": "mine"}
+        model["backends"][0]["url"] = str(other.make_url("/"))
+        server = await rolltap_serve(config={**mine, "models": [model]})
+        status, answer = await server.post(
+            "/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
+        )
+        assert status == 200, answer
+        assert answer["content"] == [{"type": "text", "text": "You said: Hi\nNo more."}]
+
+
+# What vLLM's parsers answer for depends on the vLLM that is installed, and has tests of its own.
+PLUGINS = Plugins.load(PluginsConfig(disable=["vllm-parsers"]))
+OFFERED = [
+    (record.name, hook, name)
+    for record in PLUGINS.records
+    for hook, names in record.offers.items()
+    for name in names
+]
+ARGUMENTS = {"tools": [], "tokenizer": None, "options": {}, "model": "m"}
+
+
+@pytest.mark.parametrize(("plugin", "hook", "name"), OFFERED)
+async def test_a_built_in_plugin_answers_for_what_it_offers(plugin, hook, name):
+    """A backend's options may be wanting: then it says so, which is an answer too."""
+    others = [record.name for record in PLUGINS.records if record.name != plugin]
+    alone = Plugins.load(PluginsConfig(disable=others))
+    (asked_by,) = {"name", "kind", "dialect"} & set(HOOKS[hook])
+    arguments = {asked_by: name, **{key: ARGUMENTS[key] for key in HOOKS[hook] if key != asked_by}}
+    answer, refusal = None, ""
+    try:
+        answer = await alone.ask(hook, **arguments)
+    except ConfigError as error:
+        refusal = str(error)
+    assert answer is not None or (hook == "create_backend" and name in refusal)
+
+
+def test_every_built_in_plugin_that_is_asked_by_name_says_what_it_offers():
+    for record in PLUGINS.records:
+        assert set(record.offers) == set(record.hooks) & NAMED_HOOKS, record.name
