@@ -13,7 +13,8 @@ from rolltap import BadRequest, ChatRequest, Completion, Message, Sampling, Tool
 from rolltap.pipeline import Pipeline
 from rolltap.record.views import views
 from rolltap.server.state import MODELS, PIPELINE
-from rolltap.sessions import Session, SessionRequest, new_info
+from rolltap.session_settings import SessionRequest, new_info
+from rolltap.sessions import Session
 from rolltap.testing import Reply, ScriptedTokenBackend, serve
 
 LOOKALIKES = [

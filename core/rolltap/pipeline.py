@@ -13,7 +13,7 @@ Streaming is the only path: a plain reply is a stream collected.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -26,7 +26,8 @@ from rolltap.models import Model, Models
 from rolltap.plugins import Plugins
 from rolltap.record.forest import Forest, Node
 from rolltap.record.views import view
-from rolltap.sessions import Session, sampling_from
+from rolltap.session_settings import pinned
+from rolltap.sessions import Session
 from rolltap.turns.base import Turn
 from rolltap.turns.chat import ChatTurn
 from rolltap.turns.collecting import as_message
@@ -34,7 +35,7 @@ from rolltap.turns.constraints import constrained
 from rolltap.turns.prompts import NOWHERE, TokenPrompt, place, prepare
 from rolltap.turns.readers import readers_for
 from rolltap.turns.token import TokenTurn
-from rolltap.types.chat import ChatRequest, Message, Sampling
+from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta, Completion
 from rolltap.types.record import ReplyKept
 
@@ -269,11 +270,6 @@ def _earlier(request: ChatRequest, session: Session | None) -> list[Message]:
             "a reply can be referred to by its id only within a session", param="previous_response_id"
         )
     return session.conversation(request.previous_id)
-
-
-def pinned(sampling: Sampling, pins: Mapping[str, Any]) -> Sampling:
-    """The client's sampling parameters under a session's pins, which win."""
-    return msgspec.structs.replace(sampling, **sampling_from(pins)) if pins else sampling
 
 
 def _check_parameters(request: ChatRequest, handle: BackendHandle) -> None:

@@ -3,18 +3,13 @@
 import asyncio
 import logging
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
-
-import msgspec
-from msgspec import Struct, field
 
 from rolltap.bases.stores import Store
 from rolltap.errors import BadRequest, NotFound, Overloaded
 from rolltap.record.forest import Forest, Node
-from rolltap.types.chat import Message, Sampling
+from rolltap.types.chat import Message
 from rolltap.types.record import (
     Delivery,
     DeliveryChanged,
@@ -29,17 +24,6 @@ log = logging.getLogger(__name__)
 
 _LOOK_BACK = 16
 """How many kept replies are compared with a request: as many as may well be gone on from side by side."""
-
-
-class SessionRequest(Struct, forbid_unknown_fields=True):
-    """The body of `POST /sessions/create`."""
-
-    tool_parser: str | None = None
-    track_tree: bool = False
-    base_url: str | None = None
-    model: str | None = None
-    sampling: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 class Session:
@@ -214,28 +198,3 @@ def _fold(entries: Sequence[Entry], store: Store) -> Session | None:
                 session.apply(entry)
             return session
     return None
-
-
-def sampling_from(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Sampling parameters by name, of the right types. Raises `BadRequest` that names a wrong one."""
-    try:
-        typed = msgspec.convert(values, Sampling)
-    except msgspec.ValidationError as error:
-        raise BadRequest(f"sampling: {error}", param="sampling") from None
-    known = {name: getattr(typed, name) for name in values if name in Sampling.__struct_fields__}
-    extra = {name: value for name, value in values.items() if name not in known}
-    return known | ({"extra": extra} if extra else {})
-
-
-def new_info(wanted: SessionRequest, *, model: str, tool_parser: str, base_url: str | None) -> SessionInfo:
-    """A new session's settings, under an id of its own."""
-    return SessionInfo(
-        uuid=str(uuid.uuid4()),
-        model_name=model,
-        tool_parser=tool_parser,
-        base_url=base_url,
-        track_tree=wanted.track_tree,
-        sampling=wanted.sampling,
-        metadata=wanted.metadata,
-        created_at=time.time(),
-    )

@@ -5,12 +5,15 @@ no session: creating and listing sessions, and requests without one.
 """
 
 import hmac
+import re
 
 from aiohttp import web
 
 from rolltap.errors import ErrorInfo, RequestError
 from rolltap.server.state import CONFIG, SESSIONS
 from rolltap.sessions import Session
+
+_SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
 
 def credentials(request: web.Request) -> list[str]:
@@ -22,11 +25,7 @@ def credentials(request: web.Request) -> list[str]:
 
 def require_key(request: web.Request) -> None:
     """Let the request through if the server has no keys or the client sent one. Raises `RequestError` (401)."""
-    keys = request.app[CONFIG].server.api_keys
-    if not keys:
-        return
-    sent = [key.encode() for key in credentials(request)]
-    if any(hmac.compare_digest(key.encode(), candidate) for key in keys for candidate in sent):
+    if not request.app[CONFIG].server.api_keys or _has_key(request):
         return
     raise RequestError(
         ErrorInfo(
@@ -41,14 +40,25 @@ def require_key(request: web.Request) -> None:
 def session_of(request: web.Request) -> Session | None:
     """The session a request belongs to: named in its path, in `x-rolltap-session`, or sent as its API key.
 
-    None for a request without a session, which the server's keys must open. Raises `NotFound` for an unknown one.
+    None for a request without a session, which the server's keys must open. Raises `NotFound` for an unknown one; a
+    key in the form of a session's id is taken for one that has ended, lest its requests go on unrecorded.
     """
     sessions = request.app[SESSIONS]
     named = request.match_info.get("sid") or request.headers.get("x-rolltap-session")
     if named:
         return sessions.get(named)
-    for key in credentials(request):
+    sent = credentials(request)
+    for key in sent:
         if key in sessions:
+            return sessions.get(key)
+    if not _has_key(request):
+        for key in filter(_SESSION_ID.fullmatch, sent):
             return sessions.get(key)
     require_key(request)
     return None
+
+
+def _has_key(request: web.Request) -> bool:
+    sent = [key.encode() for key in credentials(request)]
+    keys = request.app[CONFIG].server.api_keys
+    return any(hmac.compare_digest(key.encode(), candidate) for key in keys for candidate in sent)

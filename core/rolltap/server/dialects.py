@@ -93,8 +93,8 @@ class DialectRoute:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         converter = await self._converter(request)
         try:
+            session = session_of(request)  # before the body is read: a stranger's may be large
             chat = converter.decode(await read_json(request))
-            session = session_of(request)
             completion = Completion(
                 id=f"{converter.id_prefix}{token_hex(16)}",
                 model=request.app[PIPELINE].model_for(chat, session).name,
@@ -134,8 +134,9 @@ class DialectRoute:
         """What the next call would send; nothing is recorded."""
         converter = await self._converter(request)
         try:
+            session = session_of(request)
             chat = converter.decode(await read_json(request))
-            return json_response(await _rendered(request, chat, session_of(request)))
+            return json_response(await _rendered(request, chat, session))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)
 
@@ -143,8 +144,9 @@ class DialectRoute:
         """How many tokens the next call's prompt would have."""
         converter = await self._converter(request)
         try:
+            session = session_of(request)
             chat = converter.decode(await read_json(request))
-            prompt = await request.app[PIPELINE].render(chat, session_of(request))
+            prompt = await request.app[PIPELINE].render(chat, session)
             return json_response(converter.encode_count(len(prompt.ids)))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import msgspec
 import orjson
 from aiohttp import web
 
@@ -13,7 +12,8 @@ from rolltap.server.access import require_key, session_of
 from rolltap.server.dialects import read_json
 from rolltap.server.errors import json_response
 from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SESSIONS
-from rolltap.sessions import Session, SessionRequest, new_info, sampling_from
+from rolltap.session_settings import check_pins, new_info, session_request
+from rolltap.sessions import Session
 
 _OFF_LOOP_TOKENS = 20_000
 """Nodes of more tokens than this are decoded and encoded in a thread."""
@@ -27,6 +27,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_post("/sessions/create", create_session)
     app.router.add_get("/sessions", list_sessions)
     app.router.add_get("/{sid}/nodes", nodes)
+    app.router.add_get("/{sid}", describe_session, allow_head=False)
     app.router.add_delete("/{sid}", delete_session)
     app.router.add_head("/", alive)
     app.router.add_head("/{sid}", alive)
@@ -86,14 +87,9 @@ async def create_session(request: web.Request) -> web.Response:
     """`POST /sessions/create`."""
     require_key(request)
     body = await read_json(request) if request.can_read_body else {}
-    try:
-        wanted = msgspec.convert(body, SessionRequest)
-    except msgspec.ValidationError as error:
-        raise BadRequest(str(error), param=str(error).rpartition("$.")[2].rstrip("`") or None) from None
+    wanted = session_request(body)
     model = request.app[MODELS][wanted.model or ""]
-    if wanted.base_url is not None:
-        model.candidates(wanted.base_url)
-    sampling_from(wanted.sampling)
+    check_pins(wanted.sampling, model.candidates(wanted.base_url))
     tool_parser = wanted.tool_parser if wanted.tool_parser is not None else model.config.tool_parser
     await _check_tool_parser(request, tool_parser)
     info = new_info(wanted, model=model.name, tool_parser=tool_parser, base_url=wanted.base_url)
@@ -118,18 +114,24 @@ def _described(session: Session, *names: str) -> dict[str, Any]:
     return {name: getattr(session.info, name) for name in names}
 
 
+def _listed(session: Session) -> dict[str, Any]:
+    return {
+        **_described(session, "uuid", "model_name", "tool_parser", "base_url", "created_at"),
+        "last_accessed": session.last_accessed,
+        "num_nodes": len(session.forest) if session.info.track_tree else len(session.forest.leaves()),
+    }
+
+
 async def list_sessions(request: web.Request) -> web.Response:
     """`GET /sessions`."""
     require_key(request)
-    listed = [
-        {
-            **_described(session, "uuid", "model_name", "tool_parser", "base_url", "created_at"),
-            "last_accessed": session.last_accessed,
-            "num_nodes": len(session.forest) if session.info.track_tree else len(session.forest.leaves()),
-        }
-        for session in request.app[SESSIONS]
-    ]
-    return json_response({"sessions": listed})
+    return json_response({"sessions": [_listed(session) for session in request.app[SESSIONS]]})
+
+
+async def describe_session(request: web.Request) -> web.Response:
+    """`GET /{sid}`: what `GET /sessions` says of it, and the settings that are its own."""
+    session = request.app[SESSIONS].get(request.match_info["sid"])
+    return json_response({**_listed(session), **_described(session, "track_tree", "sampling", "metadata")})
 
 
 async def delete_session(request: web.Request) -> web.Response:

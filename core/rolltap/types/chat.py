@@ -1,8 +1,8 @@
 """What a client asks, free of any wire format: messages, tools, sampling, the request."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -63,27 +63,28 @@ class ToolChoice(Struct, frozen=True):
 
 
 class Sampling(Struct, kw_only=True, omit_defaults=True):
-    """How to sample. None means: not asked for, the backend's own default applies.
+    """How to sample. None means: not asked for, the backend's own default applies. The ranges hold for what clients
+    send; whoever makes one in Python is not checked.
 
     `extra` holds parameters that rolltap has no name for; a backend that takes them says so in its `parameters`.
     """
 
-    n: int = 1
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
+    n: Annotated[int, Meta(ge=1, le=4096)] = 1
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
     logit_bias: dict[int, float] | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, Meta(ge=0)] | None = None
     """How many alternatives to report for each token; 0: the sampled token's logprob alone. None: not reported
     to the client (the record has the sampled token's in any case)."""
     response_format: dict[str, Any] | None = None
