@@ -282,6 +282,7 @@ class TestServe:
         change(home, old, new)
         code, output, error = run("serve")
         assert (code, output) == (2, "")
+        assert error.startswith("Error: rolltap.toml: ")
         assert message in error
 
     def test_a_plugin_whose_routes_fail(self, home):
@@ -293,6 +294,21 @@ class TestServe:
             2,
             "Error: mine: register_routes raised ZeroDivisionError: division by zero\n",
         )
+
+    @pytest.mark.parametrize("command", ["serve", "plugins", "check"])
+    def test_a_plugins_folder_that_is_not_there_is_the_options_fault(self, home, command):
+        code, output, error = run(command, "--plugins-dir", "nowhere")
+        assert (code, output) == (2, "")
+        assert error == (
+            'Error: --plugins-dir = "nowhere" is not a folder; it must be one that holds .py files\n'
+        )
+
+    @pytest.mark.parametrize("command", ["plugins", "check"])
+    def test_what_the_config_asks_of_plugins_is_the_files_fault(self, home, command):
+        change(home, 'dir = "plugins"', 'dir = "nowhere"')
+        code, _, error = run(command)
+        assert code == 2
+        assert error.startswith("Error: rolltap.toml: plugins.dir = ")
 
     def test_a_port_in_use(self, home):
         with socket.create_server(("127.0.0.1", 0)) as taken:

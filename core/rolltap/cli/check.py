@@ -11,7 +11,7 @@ import click
 from rolltap.bases.converters import MessageConverter
 from rolltap.bases.stores import Store
 from rolltap.cli.check_model import Line, model_lines, reason
-from rolltap.cli.options import config_option, configured, plugins_dir_option
+from rolltap.cli.options import config_option, configured, naming, plugins_dir_option
 from rolltap.errors import ErrorInfo
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ def check(config_file: str | None, plugins_dir: str | None) -> None:
     config = configured(config_file, plugins_dir=plugins_dir)
     # What fails is a line of the answer; it need not be logged too.
     logging.getLogger("rolltap.plugins").addHandler(logging.NullHandler())
-    if not asyncio.run(_report(config, Plugins.load(config.plugins))):
+    with naming(config_file):
+        plugins = Plugins.load(config.plugins)
+    if not asyncio.run(_report(config, plugins)):
         sys.exit(1)
 
 

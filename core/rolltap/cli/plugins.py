@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from rolltap.cli.options import config_option, configured, plugins_dir_option
+from rolltap.cli.options import config_option, configured, naming, plugins_dir_option
 
 if TYPE_CHECKING:
     from rolltap.plugins import PluginRecord, Plugins
@@ -52,7 +52,8 @@ def plugins(config_file: str | None, plugins_dir: str | None, as_json: bool) -> 
     config = configured(config_file, plugins_dir=plugins_dir)
     # What fails stands in the answer; it need not be logged too.
     logging.getLogger("rolltap.plugins").addHandler(logging.NullHandler())
-    report = _report(Plugins.load(config.plugins))
+    with naming(config_file):
+        report = _report(Plugins.load(config.plugins))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2))
         return

@@ -27,4 +27,5 @@ def serve(
             f"--workers = {workers} is not allowed; it must be 1: several processes need a store that they "
             "share, and this version has none"
         )
-    run(configured(config_file, plugins_dir=plugins_dir, host=host, port=port))
+    config = configured(config_file, plugins_dir=plugins_dir, host=host, port=port)
+    run(config, config_file=config_file)
