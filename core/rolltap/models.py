@@ -1,6 +1,7 @@
 """The configured models at run time: their backends, started, and their tokenizers, loaded."""
 
 import asyncio
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,8 +13,10 @@ from rolltap.config import BackendConfig, Config, ModelConfig
 from rolltap.errors import BadRequest, ConfigError, NotFound, PluginError, RolltapError
 from rolltap.limits import Gate
 from rolltap.plugins import Plugins
-from rolltap.rendering import Renderer
+from rolltap.rendering import Renderer, probe
 from rolltap.types.chat import Message
+
+log = logging.getLogger(__name__)
 
 
 class Model:
@@ -192,9 +195,13 @@ async def _renderer(model: ModelConfig, handles: Sequence[BackendHandle]) -> Ren
     """The model's tokenizer and template; None where no backend works in tokens and the config names none."""
     own = (handle.backend.tokenizer for handle in handles)
     tokenizer = model.tokenizer or next(filter(None, own), "")
-    if tokenizer:
-        return await asyncio.to_thread(Renderer.load, tokenizer, chat_template=model.chat_template)
     in_tokens = [handle.name for handle in handles if isinstance(handle.backend, TokenBackend)]
+    if tokenizer:
+        renderer = await asyncio.to_thread(Renderer.load, tokenizer, chat_template=model.chat_template)
+        for finding in await asyncio.to_thread(probe, renderer) if in_tokens else ():
+            if not finding.ok:
+                log.warning("model %s, %s: %s", model.name, finding.name, finding.detail)
+        return renderer
     if in_tokens:
         raise ConfigError(
             f"model {model.name!r}: its backend {in_tokens[0]} works in tokens and needs `tokenizer`, "

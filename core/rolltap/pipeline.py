@@ -210,6 +210,7 @@ class Pipeline:
 
     async def _record(self, session: Session | None, turn: Turn, *, aborted: bool = False) -> list[Node]:
         """Store what the turn generated, then tell the plugins."""
+        self.counts["drifted"] += turn.drifted
         entry = turn.entry(session.forest, aborted=aborted) if session is not None else None
         if session is None or entry is None:
             return []
@@ -227,7 +228,6 @@ class Pipeline:
                 )
             seen = view(node, tree=session.info.track_tree, decode=self._models[node.call.model].decode)
             await self._plugins.notify("record_node", session=session.info, node=seen)
-        self.counts["drifted"] += turn.drifted
         return nodes
 
     async def _keep_reply(self, asked: ChatRequest, session: Session | None, completion: Completion) -> None:

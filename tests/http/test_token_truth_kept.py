@@ -8,6 +8,7 @@ import pytest
 from rolltap import hookimpl
 from rolltap.server.state import PIPELINE
 from rolltap.testing import Reply, ScriptedTokenBackend
+from rolltap.testing.tokenizers import FAMILIES
 from rolltap_plugins.stores.memory import MemoryStore
 
 USER = {"role": "user", "content": "a"}
@@ -183,3 +184,33 @@ async def test_the_last_byte_waits_for_the_store(rolltap_serve, rolltap_tokenize
     assert not call.done()
     store.go_on.set()
     assert (await call).rstrip().endswith("data: [DONE]" if stream else "}")
+
+
+async def test_what_is_unsafe_is_said_once(start, caplog):
+    with caplog.at_level("WARNING", logger="rolltap"):
+        silent = Reply(text="a", echo=False)
+        server, _, session = await start(silent, silent, "b")
+        for text in "xyz":
+            await chat(server, session, {"role": "user", "content": text})
+    said = [record.getMessage() for record in caplog.records]
+    assert [text for text in said if "backend" in text] == [
+        "backend given-0 of test-model does not echo the ids of its prompts: that it saw what it was sent is not proved"
+    ]
+
+
+async def test_an_unusual_template_is_said_at_start(rolltap_serve, tmp_path, caplog):
+    with caplog.at_level("WARNING", logger="rolltap"):
+        await rolltap_serve(ScriptedTokenBackend(str(FAMILIES["qwen3"].build(tmp_path))))
+    (said,) = [text for record in caplog.records if "append-only" in (text := record.getMessage())]
+    assert said.startswith(
+        "model test-model, append-only, thinking: the template renders earlier turns differently"
+    )
+
+
+async def test_drift_is_counted_without_a_session_too(rolltap_serve, rolltap_tokenizer):
+    backend = ScriptedTokenBackend(rolltap_tokenizer, [Reply(text="a", echo=[1])])
+    server = await rolltap_serve(backend)
+    status, _ = await server.post("/v1/chat/completions", CHAT)
+    assert status == 200
+    async with server.http.get("/health") as response:
+        assert (await response.json())["record"]["drifted"] == 1

@@ -1,5 +1,6 @@
 """What backends subclass, and how the core sees a configured one."""
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
@@ -7,6 +8,8 @@ from typing import Any, ClassVar
 
 from rolltap.types.chat import ChatRequest, Sampling
 from rolltap.types.generation import ChatDelta, TokenDelta
+
+log = logging.getLogger(__name__)
 
 SAMPLING_PARAMETERS = frozenset(Sampling.__struct_fields__) - {"extra"}
 """Every parameter that `Sampling` has a name for."""
@@ -96,11 +99,18 @@ class BackendHandle:
         self.failures = 0
         self.unhealthy_until = 0.0
         self.last_error: str | None = None
+        self._said: set[str] = set()
 
     @property
     def healthy(self) -> bool:
         """Whether it may be asked now: it has not failed, or its cool-down is over and it may be tried again."""
         return time.monotonic() >= self.unhealthy_until
+
+    def warn_once(self, shortcoming: str) -> None:
+        """Log what is unsafe about it, the first time that shows."""
+        if shortcoming not in self._said:
+            self._said.add(shortcoming)
+            log.warning("backend %s of %s %s", self.name, self.model, shortcoming)
 
     def succeeded(self) -> None:
         """It answered: no cool-down any more."""

@@ -33,6 +33,7 @@ class TokenTurn(Turn):
         super().__init__(request, handle, completion)
         self._prompt = prompt
         self._cached_tokens: int | None = None
+        self._echoed = False
         self._choices = [
             TokenChoice(index, renderer, request, reader, show_special=readers.show_special_tokens)
             for index, reader in enumerate(readers.choices)
@@ -71,6 +72,7 @@ class TokenTurn(Turn):
         if not 0 <= delta.index < len(self._choices):
             raise UpstreamError(f"the engine answered with choice {delta.index} of {len(self._choices)}")
         if delta.prompt_token_ids is not None:
+            self._echoed = True
             for choice in self._choices:
                 choice.check_echo(self._prompt.ids, delta.prompt_token_ids)
         if delta.sampling is not None:
@@ -80,6 +82,10 @@ class TokenTurn(Turn):
         return self._choices[delta.index].feed(delta)
 
     def _collect(self) -> None:
+        if not self._echoed:
+            self.handle.warn_once(
+                "does not echo the ids of its prompts: that it saw what it was sent is not proved"
+            )
         self._ends = [choice.end() for choice in self._choices]
         for end in self._ends:
             self._collector.add(end)
