@@ -214,3 +214,21 @@ async def test_drift_is_counted_without_a_session_too(rolltap_serve, rolltap_tok
     assert status == 200
     async with server.http.get("/health") as response:
         assert (await response.json())["record"]["drifted"] == 1
+
+
+async def test_thinking_that_the_prompt_opens_is_thinking_and_is_recorded_once(start, tmp_path):
+    template = tmp_path / "opens.jinja"
+    template.write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+    )
+    model = {"chat_template": str(template), "reasoning_parser": "think"}
+    server, backend, session = await start("Hm.\n</think>\n\nOne.", "So.\n</think>\n\nTwo.", model=model)
+    (message,) = await chat(server, session, USER)
+    assert message["content"].strip() == "One."
+    assert "Hm." in (message.get("reasoning") or message["reasoning_content"])
+    await chat(server, session, USER, {"role": "assistant", "content": "One."}, USER)
+    (node,) = await server.nodes(session)
+    assert node["tokens"] == backend.calls[1].prompt_ids + backend.calls[1].output_ids[0]
+    assert "<think>\nHm.\n</think>\n\nOne.<|im_end|>\n" in node["full_text"]
+    assert node["full_text"].count("<think>") == node["full_text"].count("</think>") == 2
