@@ -1,4 +1,4 @@
-"""Helpers for messages that people read."""
+"""Helpers for texts: messages that people read, and what answers can hold."""
 
 import difflib
 from collections.abc import Iterable
@@ -13,3 +13,17 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     """`; did you mean "hermes"?` for a message's end, or "" where nothing known is like `word`."""
     close = nearest(word, known)
     return f'; did you mean "{close}"?' if close else ""
+
+
+def well_formed(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair, which no UTF-8 can hold: no answer, no tokenizer.
+
+    JSON can spell them, and Python's `json` reads them, such as where an upstream wrote `\\ud83d` without its other half.
+    """
+    if not text or text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -6,6 +6,7 @@ import pytest
 from rendering_conversations import REAL_TEMPLATES, TEMPLATES, TOOLS, Renderers, family
 from rolltap.errors import BadRequest, ConfigError
 from rolltap.rendering import Renderer, probe
+from rolltap.testing.tokenizers import tiny_tokenizer
 from rolltap.types.chat import ChatRequest, Message, ToolCall
 
 
@@ -106,9 +107,14 @@ def test_tools_too_deep_for_the_template_are_a_bad_request(renderers):
         renderers("chatml").prompt(hello(tools=[deep]))
 
 
-def test_a_template_that_is_not_jinja_ends_the_start(with_template):
-    with pytest.raises(ConfigError, match=r"ours: its chat template is not valid: .*'endif'"):
-        with_template("{% if x %}")
+def test_a_template_that_is_not_jinja_ends_the_start(with_template, tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"chat_template '.*\.jinja': it is not valid: .*'endif'.* \(line 2\)"
+    ):
+        with_template("one\n{% if x %}")
+    tokenizer = tiny_tokenizer(tmp_path / "tokenizer", template="{% if x %}")
+    with pytest.raises(ConfigError, match=rf"{tokenizer}: its chat template is not valid: .*'endif'"):
+        Renderer.load(str(tokenizer))
 
 
 def test_a_template_file_that_is_not_there_ends_the_start(renderers):

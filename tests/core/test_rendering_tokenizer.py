@@ -1,7 +1,9 @@
 """Loading tokenizers, and saying what is wrong with a name."""
 
 import json
+import socket
 
+import huggingface_hub
 import pytest
 import transformers
 
@@ -9,7 +11,7 @@ from rendering_conversations import Renderers
 from rolltap.errors import ConfigError
 from rolltap.rendering import Renderer
 from rolltap.rendering.codec import Codec
-from rolltap.rendering.tokenizer import generation_eos_ids, load_tokenizer
+from rolltap.rendering.tokenizer import generation_eos_ids, hub_answers, load_tokenizer
 from rolltap.testing.tokenizers import tiny_tokenizer
 
 
@@ -61,7 +63,7 @@ class GatedRepoError(OSError):
 def test_what_the_hub_says(monkeypatch, cause, said):
     """Each cause as transformers chains it: inside an OSError with a text of many lines."""
 
-    def fail(name):
+    def fail(name, **_):
         assert name == "someone/model"
         raise OSError("details\nand more") from cause("inner")
 
@@ -69,6 +71,50 @@ def test_what_the_hub_says(monkeypatch, cause, said):
     with pytest.raises(ConfigError, match=f"^tokenizer 'someone/model': .*{said}") as caught:
         load_tokenizer("someone/model")
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def no_proxy(monkeypatch):
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+
+
+def test_a_hub_that_cannot_be_reached_is_not_asked(no_proxy, monkeypatch):
+    """Its client tries each file six times in 23 seconds: what is in the cache, or an error, must not wait for that."""
+    with socket.create_server(("127.0.0.1", 0)) as hub:
+        url = f"http://127.0.0.1:{hub.getsockname()[1]}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", url)
+        assert hub_answers()
+    assert not hub_answers()
+    local = []
+
+    def fails(_, *, local_files_only, **more):
+        local.append(local_files_only)
+        raise OSError("not there") from LocalEntryNotFoundError("inner")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", fails)
+    with pytest.raises(
+        ConfigError, match="'someone/model': it is not in the local cache and the hub cannot be"
+    ):
+        load_tokenizer("someone/model")
+    monkeypatch.setattr(
+        transformers.utils.hub,
+        "cached_file",
+        lambda *_, local_files_only, **more: local.append(local_files_only),
+    )
+    assert generation_eos_ids("someone/model") == []
+    assert local == [True, True]
+
+
+def test_a_proxy_may_reach_the_hub_for_us(no_proxy, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://hub.invalid")
+    assert not hub_answers()
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    assert hub_answers()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert not hub_answers()
 
 
 def test_the_models_end_ids(folder):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rolltap.errors import BadRequest, ConfigError
+from rolltap.wording import well_formed
 
 _RESERVED = frozenset(
     {
@@ -35,6 +36,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._name = name
         self._override = _read(file) if file else None
+        self._where = f"chat_template {file!r}: it" if file else f"{name}: its chat template"
         self._special_tokens = dict(tokenizer.special_tokens_map)
         self.refusal = (
             f"the tokenizer {name!r} has no chat template, so this model cannot take messages: set its "
@@ -91,7 +93,8 @@ class ChatTemplate:
                 [list(messages)], tools=list(tools) or None, chat_template=source, **known
             )
         except jinja2.TemplateSyntaxError as error:
-            raise ConfigError(f"{self._name}: its chat template is not valid: {error}") from error
+            line = f" (line {error.lineno})" if error.lineno else ""
+            raise ConfigError(f"{self._where} is not valid: {error.message}{line}") from error
         except jinja2.TemplateError as error:
             verb = "refuses" if type(error) is jinja2.TemplateError else "cannot show"
             raise BadRequest(
@@ -102,7 +105,7 @@ class ChatTemplate:
                 f"the model's chat template cannot show these messages: {type(error).__name__}: {error}",
                 param="messages",
             ) from error
-        return _valid_unicode(texts[0])
+        return well_formed(texts[0])
 
     def _shows(self, content: Any) -> bool:
         """Whether a user's content is shown in this form: templates of vision models may take parts alone."""
@@ -128,12 +131,3 @@ def _read(file: str) -> str:
         raise ConfigError(f"chat_template {file!r}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"chat_template {file!r}: is not UTF-8 text") from error
-
-
-def _valid_unicode(text: str) -> str:
-    """The text, lone surrogates replaced: JSON can spell them, no tokenizer can encode them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

@@ -1,10 +1,15 @@
 """Loading a tokenizer, and what its folder says about the end of a turn."""
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from rolltap.errors import ConfigError
+
+_HUB_ANSWERS_WITHIN_S = 3.0
 
 _WORDS_FOR_OFFLINE = ("LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectError", "ConnectionError")
 
@@ -23,10 +28,29 @@ def load_tokenizer(name: str) -> Any:
             f"tokenizer {name!r}: there is no such folder; give an existing one, or a hub id like 'Qwen/Qwen3-4B'"
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder or name))
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder or name), local_files_only=folder is None and not hub_answers()
+        )
     except Exception as error:  # whatever goes wrong inside, it is this one setting that is wrong
         raise ConfigError(_load_failure(name, folder, error)) from error
     return tokenizer
+
+
+def hub_answers() -> bool:
+    """Whether the hub can be reached. Its client would try for a minute, also for what is in the cache already."""
+    from huggingface_hub import constants  # noqa: PLC0415 - not needed before a tokenizer is
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    hub = urlsplit(constants.ENDPOINT)
+    if hub.scheme in getproxies():
+        return True  # a proxy reaches what this machine may not
+    try:
+        address = (hub.hostname, hub.port or {"http": 80}.get(hub.scheme, 443))
+        socket.create_connection(address, timeout=_HUB_ANSWERS_WITHIN_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def _folder(name: str) -> Path | None:
@@ -63,9 +87,11 @@ def generation_eos_ids(name: str) -> list[int]:
     """The end ids that the model's generation_config.json names; none where it has no such file."""
     from transformers.utils.hub import cached_file
 
+    folder = _folder(name)
     path = cached_file(
-        str(_folder(name) or name),
+        str(folder or name),
         "generation_config.json",
+        local_files_only=folder is None and not hub_answers(),
         _raise_exceptions_for_gated_repo=False,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,

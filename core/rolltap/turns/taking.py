@@ -6,6 +6,7 @@ import msgspec
 
 from rolltap.errors import UpstreamError
 from rolltap.types.generation import ChatDelta, FinishReason
+from rolltap.wording import well_formed
 
 _FINISH_REASONS = get_args(FinishReason)
 
@@ -40,17 +41,3 @@ def taken(delta: ChatDelta, num_choices: int) -> ChatDelta:
             for call in delta.tool_calls
         ],
     )
-
-
-def well_formed(text: str) -> str:
-    """The text with U+FFFD for each half of a surrogate pair, which no UTF-8 and so no answer can hold.
-
-    Python's `json` reads such halves where an upstream wrote `\\ud83d` without its other half.
-    """
-    if not text or text.isascii():
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
