@@ -214,14 +214,16 @@ def config(folder: Path, kind: str, api_base: str) -> str:
 def main() -> None:
     """Measure and print."""
     arguments = argparse.ArgumentParser()
-    arguments.add_argument("--requests", type=int, default=1000)
-    arguments.add_argument("--streams", type=int, default=96)
-    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--requests", type=int, default=1500)
+    arguments.add_argument("--streams", type=int, default=64)
+    arguments.add_argument("--rounds", type=int, default=5)
     arguments.add_argument("--serve", nargs="*", help="used for the servers' own processes")
     given = arguments.parse_args()
     if given.serve:
         kind, *url = given.serve
-        serve({"upstream": lambda: upstream, "pass": pass_through, "any-llm": calling_any_llm}[kind](*url))
+        serve(
+            upstream if kind == "upstream" else {"pass": pass_through, "any-llm": calling_any_llm}[kind](*url)
+        )
         return
     with ExitStack() as stack:
         figures: dict[str, list[tuple[float, float]]] = {}
@@ -256,16 +258,16 @@ def started(stack: ExitStack) -> dict[str, tuple[str, int, str]]:
 
 
 def report(figures: dict[str, list[tuple[float, float]]]) -> None:
-    """Print the median of all rounds, and how many times the bare one's each is."""
-    bare = (1.0, 1.0)
+    """Print the median of all rounds, and the median of how many times the same round's bare figure each is."""
+    bare: list[tuple[float, float]] = []
     for label, rounds in figures.items():
-        request, chunk = (median(each[at] for each in rounds) for at in (0, 1))
         if label.startswith("bare"):
-            bare = (request, chunk)
-        print(
-            f"{label:30} {request:6.0f} µs a request ({request / bare[0]:.2f} x bare), "
-            f"{chunk:5.1f} µs a chunk ({chunk / bare[1]:.2f} x bare)"
-        )
+            bare = rounds
+        parts = []
+        for at, what in enumerate(("request", "chunk")):
+            ratio = median(mine[at] / base[at] for mine, base in zip(rounds, bare, strict=True))
+            parts.append(f"{median(each[at] for each in rounds):6.1f} µs a {what} ({ratio:.2f} x bare)")
+        print(f"{label:30} {', '.join(parts)}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from rolltap.types.record import (
     unpack_ids,
 )
 
-_MOST_COMPARED = 64
+_MOST_COMPARED = 16
 """How many siblings, the latest, a new node is compared with to say why it is none of them: sessions that ask
 thousands of unrelated questions must not become slow."""
 
