@@ -594,11 +594,11 @@ def classify_error(error):
         code, output, _ = run("check")
         assert code == 1
         assert (
-            "problem  store lists: mine: create_store answered with a int; it must be a Store, or None\n"
+            "problem  store lists: mine: create_store answered with a value of type int; it must be a Store, or None\n"
             in output
         )
         assert (
-            "chat-0: mine: create_backend answered with a str; it must be a TokenBackend or a ChatBackend, or None\n"
+            "chat-0: mine: create_backend answered with a value of type str; it must be a TokenBackend or a ChatBackend, or None\n"
             in output
         )
 

@@ -575,3 +575,137 @@ class TestCallAllSync:
         plugins = manager(mine=plugin(register_routes=lambda app: later()))
         with pytest.raises(PluginError, match=r"^mine: register_routes returned an awaitable"):
             plugins.call_all_sync("register_routes", app=None)
+
+
+class TestOffers:
+    def test_who_is_asked_first_and_what_that_hides(self):
+        def offering(*names):
+            return plugin(tool_parser=lambda name: None, offers=lambda: {"tool_parser": names})
+
+        plugins = manager(a=offering("x", "y"), b=offering("y"), c=plugin(tool_parser=lambda name: None))
+        assert plugins.order("tool_parser") == ["c", "b", "a"]
+        assert plugins.offered("tool_parser") == {"y": ["b", "a"], "x": ["a"]}
+        assert [record.offers for record in plugins.records] == [
+            {"tool_parser": ["x", "y"]},
+            {"tool_parser": ["y"]},
+            {},
+        ]
+
+    def test_a_single_name_may_stand_alone(self):
+        plugins = manager(a=plugin(tool_parser=lambda name: None, offers=lambda: {"tool_parser": "x"}))
+        assert plugins.offered("tool_parser") == {"x": ["a"]}
+
+    def test_the_hint_is_the_nearest_name_or_some(self):
+        names = [f"name{number}" for number in range(10)]
+        plugins = manager(a=plugin(tool_parser=lambda name: None, offers=lambda: {"tool_parser": names}))
+        assert plugins.hint("tool_parser", "nmae7") == '; did you mean "name7"?'
+        assert plugins.hint("tool_parser", "else") == f" (offered: {', '.join(names[:8])}, …)"
+        assert plugins.hint("reasoning_parser", "else") == ""
+
+    @pytest.mark.parametrize(
+        ("offers", "problem"),
+        [
+            (lambda: 1 / 0, "offers failed: ZeroDivisionError: division by zero; it must return a dict"),
+            (
+                lambda: ["x"],
+                "offers failed: AttributeError: .*; it must return a dict of hooks and lists of names",
+            ),
+            (lambda: {"tool_parser": 3}, "offers failed: TypeError: .*; it must return a dict"),
+            (
+                lambda: {"tool_parsr": ["x"]},
+                "names 'tool_parsr', which is asked by no name; did you mean \"tool_parser\"",
+            ),
+            (lambda: {"record_node": ["x"]}, "names 'record_node', which is asked by no name"),
+            (
+                lambda: {"create_backend": ["x"]},
+                "names for create_backend, which the plugin does not implement",
+            ),
+            (lambda: {"tool_parser": ["x", 3]}, "offers 3 for tool_parser; names must be strings"),
+        ],
+    )
+    def test_what_makes_no_sense_is_said_and_the_plugin_not_loaded(self, offers, problem):
+        plugins = Plugins()
+        with pytest.raises(PluginError, match=f"^mine: .*{problem}"):
+            plugins.register(plugin(tool_parser=lambda name: None, offers=offers), "mine")
+        assert plugins.records == []
+        assert plugins.order("tool_parser") == []
+
+
+class TestWaysOut:
+    def test_each_failure_says_what_to_do(self, site, folder):
+        site("pack", "1", needs="import nothing_of_that_name\n", broken="1 / 0\n", twice=parser("x"))
+        settings = folder(twice=parser("x"), mine="1 / 0\n")
+        ways = {(r.name, r.source.partition(" ")[0]): r.way_out for r in Plugins.load(settings).records}
+        assert ways == {
+            ("needs", "package"): (
+                "install what it needs (pip install nothing_of_that_name, if the package has the module's name), "
+                'or leave it out: [plugins] disable = ["needs"]'
+            ),
+            ("broken", "package"): (
+                "update or remove its package (pip install -U pack, pip uninstall pack), "
+                'or leave it out: [plugins] disable = ["broken"]'
+            ),
+            ("twice", "package"): None,
+            ("twice", f"{settings.dir}/twice.py"): "one of the two must go, or go by another name",
+            ("mine", f"{settings.dir}/mine.py"): 'mend it, or leave it out: [plugins] disable = ["mine"]',
+        }
+
+
+class TestAnswers:
+    @pytest.mark.parametrize(
+        ("hook", "arguments", "good", "bad", "words"),
+        [
+            (
+                "tool_parser",
+                ASK,
+                rolltap.TagToolParser,
+                rolltap.TagReasoningParser,
+                "the class TagReasoningParser",
+            ),
+            (
+                "tool_parser",
+                ASK,
+                lambda: None,
+                "x",
+                "a value of type str; it must be a ToolParser's class, an instance, or a call",
+            ),
+            (
+                "message_converter",
+                {"dialect": "x"},
+                None,
+                rolltap.MessageConverter,
+                "the class MessageConverter",
+            ),
+            (
+                "create_store",
+                {"kind": "x", "options": {}},
+                None,
+                {},
+                "a value of type dict; it must be a Store, or None",
+            ),
+            (
+                "create_backend",
+                {"kind": "x", "options": {}, "model": ""},
+                None,
+                3,
+                "a value of type int; it must be a TokenBackend",
+            ),
+            (
+                "classify_error",
+                {"error": None, "backend": None},
+                rolltap.ErrorInfo(status=1, message=""),
+                4,
+                "a int",
+            ),
+        ],
+    )
+    async def test_a_wrong_type_is_named_with_plugin_hook_and_what_is_allowed(
+        self, hook, arguments, good, bad, words
+    ):
+        plugins = manager(mine=plugin(**{hook: lambda: good}))
+        answer = await plugins.ask(hook, **arguments)
+        assert answer == (None if good is None else ("mine", good))
+        plugins = manager(mine=plugin(**{hook: lambda: bad}))
+        with pytest.raises(PluginError, match=f"^mine: {hook} answered with {words}") as caught:
+            await plugins.ask(hook, **arguments)
+        assert caught.value.plugin == "mine"

@@ -90,7 +90,7 @@ REQUESTS = {
     ),
     "a hook with a wrong answer": (
         plugin(select_backend=lambda: "given-0"),
-        "Mine: select_backend answered with a str; it must be one of the backends it was given, or None",
+        "Mine: select_backend answered with a value of type str; it must be one of the backends it was given, or None",
     ),
     "a foreign backend": (
         plugin(
@@ -106,11 +106,11 @@ REQUESTS = {
     ),
     "a parser that returns nothing": (
         plugin(tool_parser=lambda: SilentParser),
-        "Mine: SilentParser.feed failed: TypeError: it returned a NoneType; it must return a list",
+        "Mine: SilentParser.feed failed: TypeError: it returned a value of type NoneType; it must return a list",
     ),
     "a parser that gives something else": (
         plugin(tool_parser=lambda: OddParser),
-        "Mine: OddParser.finish failed: TypeError: it gave a dict; its list may hold str and ToolCall",
+        "Mine: OddParser.finish failed: TypeError: it gave a value of type dict; its list may hold str and ToolCall",
     ),
     "a parser that can't be made": (
         plugin(tool_parser=lambda: UnmakeableParser),
@@ -118,7 +118,7 @@ REQUESTS = {
     ),
     "a function that makes something else": (
         plugin(tool_parser=lambda: lambda: 7),
-        "Mine: what it gave for the tool_parser 'mine' made a int, which is none",
+        "Mine: what it gave for the tool_parser 'mine' made a value of type int, which is none",
     ),
     "a reasoning parser that raises": (
         plugin(tool_parser=lambda: Parser, reasoning_parser=lambda: RaisingThinking),
@@ -189,9 +189,13 @@ class Patient(rolltap.ChatBackend):
 @pytest.mark.parametrize(
     ("backend", "status", "message"),
     [
-        (NotGenerating(), 500, "its backend answered with a coroutine; it must be an async generator, "),
-        (Misspelling(), 500, "its backend yielded a str; it must yield ChatDelta"),
-        (Mistaken(), 500, "its backend yielded a ChatDelta; it must yield TokenDelta"),
+        (
+            NotGenerating(),
+            500,
+            "its backend answered with a value of type coroutine; it must be an async generator, ",
+        ),
+        (Misspelling(), 500, "its backend yielded a value of type str; it must yield ChatDelta"),
+        (Mistaken(), 500, "its backend yielded a value of type ChatDelta; it must yield TokenDelta"),
         (
             Raising(),
             500,
@@ -242,7 +246,10 @@ async def test_a_parser_of_a_wrong_type_ends_the_start(rolltap_serve):
     ("hook", "said"),
     [
         (raises, "Mine: classify_error raised ValueError: no such thing"),
-        (lambda: "429", "Mine: classify_error answered with a str; it must be an ErrorInfo, or None"),
+        (
+            lambda: "429",
+            "Mine: classify_error answered with a value of type str; it must be an ErrorInfo, or None",
+        ),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

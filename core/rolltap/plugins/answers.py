@@ -48,5 +48,9 @@ def wrong(hook: str, answer: object) -> str:
     fits, words = _ALLOWED[hook]
     if fits(answer):
         return ""
-    shown = f"the class {answer.__qualname__}" if isinstance(answer, type) else f"a {type(answer).__name__}"
+    shown = (
+        f"the class {answer.__qualname__}"
+        if isinstance(answer, type)
+        else f"a value of type {type(answer).__name__}"
+    )
     return f"{hook} answered with {shown}; it must be {words}, or None"

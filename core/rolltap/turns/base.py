@@ -93,14 +93,15 @@ async def each(
             stream.close()
         raise failure(
             plugin,
-            f"its backend answered with a {type(stream).__name__}; it must be an async generator, an `async def` "
+            f"its backend answered with a value of type {type(stream).__name__}; it must be an async generator, an `async def` "
             "with `yield` in it",
         )
     try:
         async for item in stream if time_limit_s is None else _timed(stream, plugin, time_limit_s):
             if not isinstance(item, kind):
                 raise failure(
-                    plugin, f"its backend yielded a {type(item).__name__}; it must yield {kind.__name__}"
+                    plugin,
+                    f"its backend yielded a value of type {type(item).__name__}; it must yield {kind.__name__}",
                 )
             yield item
     except asyncio.CancelledError as error:

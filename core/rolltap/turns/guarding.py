@@ -69,10 +69,12 @@ class GuardedReasoningParser(ReasoningParser):
 
 def _checked(pieces: Pieces, text: type, other: type) -> Pieces:
     if type(pieces) is not list and not isinstance(pieces, Sequence):
-        raise TypeError(f"it returned a {type(pieces).__name__}; it must return a list")
+        raise TypeError(f"it returned a value of type {type(pieces).__name__}; it must return a list")
     for piece in pieces:
         if type(piece) is not text and not isinstance(piece, text | other):
-            raise TypeError(f"it gave a {type(piece).__name__}; its list may hold str and {other.__name__}")
+            raise TypeError(
+                f"it gave a value of type {type(piece).__name__}; its list may hold str and {other.__name__}"
+            )
     return pieces
 
 

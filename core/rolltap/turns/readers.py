@@ -85,6 +85,6 @@ async def _made(plugins: Plugins, hook: str, model: Model, *, name: str, **argum
         problem = f"its {hook} {name!r} can't be made: {type(error).__name__}: {error}"
         raise failure(found.plugin, problem) from error
     if not isinstance(parser, _KINDS[hook]):
-        problem = f"what it gave for the {hook} {name!r} made a {type(parser).__name__}, which is none"
+        problem = f"what it gave for the {hook} {name!r} made a value of type {type(parser).__name__}, which is none"
         raise failure(found.plugin, problem)
     return Answer(found.plugin, parser)
