@@ -695,7 +695,7 @@ class TestAnswers:
                 {"error": None, "backend": None},
                 rolltap.ErrorInfo(status=1, message=""),
                 4,
-                "a int",
+                "a value of type int",
             ),
         ],
     )
