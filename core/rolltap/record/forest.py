@@ -211,6 +211,8 @@ def _context_difference(theirs: Context, ours: Context) -> str:
 def _difference(node: Node, new: Sequence[Fingerprint], kept: int) -> tuple[int, str]:
     """How many messages agree with a sibling's, and what the first disagreement is."""
     theirs = [*node.prompt.messages]
+    if new and not theirs and not node.output.key:
+        return -1, "a raw prompt came before"
     if len(new) > len(theirs) and node.output.message is not None:
         theirs.append(node.output.message)
     for at, (mine, other) in enumerate(zip(new, theirs, strict=False)):
