@@ -140,6 +140,31 @@ class TestChatBackends:
         assert [message.text for message in backend.requests[1].messages] == ["a", "One.", "b"]
 
     @pytest.mark.parametrize("stream", [False, True])
+    async def test_an_upstreams_further_fields_reach_the_client(self, rolltap_serve, openai_client, stream):
+        deltas = [
+            ChatDelta(
+                text="One", extra={"annotations": [{"url": "u"}]}, reply_extra={"system_fingerprint": "fp"}
+            ),
+            ChatDelta(text="."),
+            ChatDelta(finish_reason="stop", reply_extra={"citations": ["c"]}),
+        ]
+        client = openai_client(await rolltap_serve(ScriptedChatBackend([deltas])))
+        ask = {"model": "test-model", "messages": [USER]}
+        if stream:
+            chunks = [chunk async for chunk in await client.chat.completions.create(**ask, stream=True)]
+            fingerprints = [chunk.system_fingerprint for chunk in chunks if chunk.system_fingerprint]
+            citations = [chunk.citations for chunk in chunks if hasattr(chunk, "citations")]
+            (message,) = [c.choices[0].delta for c in chunks if hasattr(c.choices[0].delta, "annotations")]
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        else:
+            answer = await client.chat.completions.create(**ask)
+            fingerprints, citations = [answer.system_fingerprint], [answer.citations]
+            message = answer.choices[0].message
+            text = message.content
+        assert (text, fingerprints, citations) == ("One.", ["fp"], [["c"]])
+        assert message.model_dump()["annotations"][0]["url"] == "u"
+
+    @pytest.mark.parametrize("stream", [False, True])
     async def test_calls_whole_and_in_fragments(self, rolltap_serve, openai_client, stream):
         backend = ScriptedChatBackend(
             [

@@ -359,6 +359,23 @@ class TestReader:
         with pytest.raises(UpstreamError, match="error"):
             read(chunk(finish="error"))
 
+    def test_fields_that_nobody_here_reads_go_on(self):
+        reader = ReplyReader(ChatRequest())
+        head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "usage": None}
+        step = {"index": 0, "delta": {"role": "assistant", "content": "a", "annotations": [1], "audio": None}}
+        (first,) = reader.chunk({**head, "system_fingerprint": "fp", "obfuscation": "zz", "choices": [step]})
+        assert (first.text, first.extra, first.reply_extra) == (
+            "a",
+            {"annotations": [1]},
+            {"system_fingerprint": "fp"},
+        )
+        again = {"index": 0, "delta": {"content": "b"}}
+        (second,) = reader.chunk({**head, "system_fingerprint": "fp", "choices": [again]})
+        assert (second.text, second.extra, second.reply_extra) == ("b", None, None)
+        ended = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        (third,) = reader.chunk({**head, "citations": ["u"], "choices": [ended]})
+        assert (third.finish_reason, third.reply_extra) == ("stop", {"citations": ["u"]})
+
     def test_an_empty_first_chunk_says_that_the_request_is_accepted(self):
         empty = chunk({"role": "assistant", "content": ""})
         assert read(empty, empty) == [ChatDelta()]

@@ -16,7 +16,20 @@ class _ChoiceParts:
         self.arguments: dict[int, list[str]] = {}
         self.logprobs: list[TokenLogprob] | None = None
 
-    def add_call(self, fragment: ToolCallDelta) -> None:
+    def add(self, delta: ChatDelta) -> None:
+        if delta.text:
+            self.text.append(delta.text)
+        if delta.reasoning:
+            self.reasoning.append(delta.reasoning)
+        for call in delta.tool_calls:
+            if isinstance(call, ToolCallDelta):
+                self._add_call(call)
+        if delta.logprobs is not None:
+            if self.logprobs is None:
+                self.logprobs = []
+            self.logprobs.extend(delta.logprobs)
+
+    def _add_call(self, fragment: ToolCallDelta) -> None:
         call = self.calls.setdefault(fragment.index, ToolCallDelta(index=fragment.index))
         call.id = call.id or fragment.id
         call.name = call.name or fragment.name
@@ -42,22 +55,16 @@ class Collector:
         if parts is None:
             parts = self._parts[delta.index] = _ChoiceParts()
             self._choices[delta.index] = Choice(index=delta.index)
-        if delta.text:
-            parts.text.append(delta.text)
-        if delta.reasoning:
-            parts.reasoning.append(delta.reasoning)
-        for call in delta.tool_calls:
-            if isinstance(call, ToolCallDelta):
-                parts.add_call(call)
-        if delta.logprobs is not None:
-            if parts.logprobs is None:
-                parts.logprobs = []
-            parts.logprobs.extend(delta.logprobs)
+        parts.add(delta)
+        choice = self._choices[delta.index]
         if delta.finish_reason is not None:
-            self._choices[delta.index].finish_reason = delta.finish_reason
-            self._choices[delta.index].stop_sequence = delta.stop_sequence
+            choice.finish_reason, choice.stop_sequence = delta.finish_reason, delta.stop_sequence
         if delta.usage is not None:
             self._completion.usage = delta.usage
+        if delta.extra is not None:
+            choice.extra |= delta.extra
+        if delta.reply_extra is not None:
+            self._completion.extra |= delta.reply_extra
 
     def collect(self) -> Completion:
         """The completion with everything that came so far."""

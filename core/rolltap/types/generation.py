@@ -82,6 +82,10 @@ class ChatDelta(Struct, kw_only=True):
     usage: Usage | None = None
     """Of the whole request; the last one counts."""
     logprobs: list[TokenLogprob] | None = None
+    extra: dict[str, Any] | None = None
+    """Further fields of the choice's message that the upstream sent, for a client of its own dialect."""
+    reply_extra: dict[str, Any] | None = None
+    """Further fields of the whole reply, such as `system_fingerprint`."""
 
 
 class Choice(Struct, kw_only=True):
@@ -94,6 +98,7 @@ class Choice(Struct, kw_only=True):
     finish_reason: FinishReason = "stop"
     stop_sequence: str | None = None
     logprobs: list[TokenLogprob] | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Completion(Struct, kw_only=True):
@@ -106,3 +111,5 @@ class Completion(Struct, kw_only=True):
     usage: Usage = field(default_factory=Usage)
     node_ids: list[str] = field(default_factory=list)
     """The recorded nodes, one a choice; empty without a session."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the upstream's reply."""

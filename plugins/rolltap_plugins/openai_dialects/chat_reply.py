@@ -27,7 +27,7 @@ from rolltap_plugins.wire import fragments
 
 def chat_completion(request: ChatRequest, completion: Completion) -> dict[str, Any]:
     """The body of a plain reply."""
-    return {
+    return completion.extra | {
         "id": completion.id,
         "object": "chat.completion",
         "created": completion.created,
@@ -43,7 +43,7 @@ def _wants_functions(request: ChatRequest) -> bool:
 
 
 def _choice(choice: Choice, functions: bool) -> dict[str, Any]:
-    message: dict[str, Any] = {
+    message: dict[str, Any] = choice.extra | {
         "role": "assistant",
         "content": None if choice.tool_calls and not choice.text else choice.text,
         "refusal": None,
@@ -110,7 +110,8 @@ class ChatStream(StreamEncoder):
         if head is None:
             begin = self._begin_to(delta.index)
             head = self._text_heads[delta.index]
-        if delta.text and not (delta.reasoning or delta.tool_calls or delta.logprobs):
+        others = delta.reasoning or delta.tool_calls or delta.logprobs or delta.extra or delta.reply_extra
+        if delta.text and not others:
             return begin + head + orjson.dumps(delta.text) + self._text_tail
         return begin + self._mixed(delta)
 
@@ -139,7 +140,7 @@ class ChatStream(StreamEncoder):
         return b"".join(frames)
 
     def _mixed(self, delta: ChatDelta) -> bytes:
-        parts: dict[str, Any] = {}
+        parts: dict[str, Any] = dict(delta.extra or ())
         if delta.reasoning:
             parts["reasoning_content"] = delta.reasoning
         if delta.text:
@@ -149,10 +150,15 @@ class ChatStream(StreamEncoder):
             parts["tool_calls"] = [_fragment(call) for call in calls]
             if self._functions:
                 parts |= _function_call([call for call in calls if call.index == 0])
-        if not parts and not delta.logprobs:
+        if not parts and not delta.logprobs and not delta.reply_extra:
             return b""
         logprobs = {"content": logprobs_body(delta.logprobs)} if delta.logprobs else None
-        return self._chunk(delta.index, parts, logprobs=logprobs)
+        chunk = self._chunk(delta.index, parts, logprobs=logprobs)
+        return self._with_fields(chunk, delta.reply_extra) if delta.reply_extra else chunk
+
+    def _with_fields(self, chunk: bytes, fields: dict[str, Any]) -> bytes:
+        """A chunk with further fields of the whole reply in front of its own."""
+        return chunk.replace(b"data: {", b"data: " + orjson.dumps(fields)[:-1] + b",", 1)
 
     def _chunk(
         self,

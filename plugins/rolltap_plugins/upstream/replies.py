@@ -41,6 +41,12 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 
 _NOTHING: dict[str, Any] = {}
 
+_READ_OF_REPLY = frozenset({"id", "object", "created", "model", "choices", "usage", "error", "obfuscation"})
+_READ_OF_MESSAGE = frozenset(
+    {"role", "content", "reasoning", "reasoning_content", "refusal", "tool_calls", "function_call"}
+)
+"""The fields that are read here, or belong to the upstream's connection alone; all others go on to the client."""
+
 
 class ReplyReader:
     """Reads one reply: `whole` for a plain one, `chunk` for each chunk of a streamed one and `end` after the last.
@@ -54,6 +60,7 @@ class ReplyReader:
         self._unfinished: set[int] = set()
         self._calls: dict[int, _CallIndex] = {}
         self._refused: set[int] = set()
+        self._reply_extra: dict[str, Any] | None = None
 
     def whole(self, reply: Mapping[str, Any]) -> list[ChatDelta]:
         """A plain reply's deltas. One without any choice, such as a filter's, is an empty turn."""
@@ -86,8 +93,12 @@ class ReplyReader:
                 deltas.append(delta)
         if usage := chunk.get("usage"):
             deltas.append(ChatDelta(usage=_usage(usage)))
-        if not (self._begun or deltas):
+        extra = _others(chunk, _READ_OF_REPLY)
+        changed = extra is not None and extra != self._reply_extra
+        if not deltas and (changed or not self._begun):
             deltas.append(ChatDelta())
+        if changed:
+            deltas[0].reply_extra = self._reply_extra = extra
         self._begun = True
         return deltas
 
@@ -106,7 +117,7 @@ class ReplyReader:
             self._finish(delta, choice)
         else:
             self._unfinished.add(index)
-            if not (delta.text or delta.reasoning or delta.tool_calls or delta.logprobs):
+            if not (delta.text or delta.reasoning or delta.tool_calls or delta.logprobs or delta.extra):
                 return None
         return delta
 
@@ -137,6 +148,7 @@ class ReplyReader:
             else:
                 delta.text, delta.reasoning = _parts(content)
         if content is None or len(step) > 1:
+            delta.extra = _others(step, _READ_OF_MESSAGE)
             if thought := step.get("reasoning_content") or step.get("reasoning"):
                 delta.reasoning += _thought(thought)
             if refusal := step.get("refusal"):
@@ -154,6 +166,11 @@ class ReplyReader:
         stop = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's name, SGLang's
         if isinstance(stop, str):
             delta.stop_sequence = stop
+
+
+def _others(fields: Mapping[str, Any], read: frozenset[str]) -> dict[str, Any] | None:
+    """The fields that are not read here and say something; None where there are none."""
+    return {name: fields[name] for name in fields.keys() - read if fields[name] is not None} or None
 
 
 class _CallIndex:
