@@ -8,6 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 import rolltap
@@ -195,6 +196,21 @@ class TestSources:
             ("hermes", "disabled", None, []),
             ("other", "loaded", None, ["tool_parser"]),
         ]
+
+    async def test_one_of_the_same_name_takes_the_place_of_a_disabled_built_in(self, site, folder):
+        site("rolltap", "9.9", hermes=parser("built-in"), other=parser("other"))
+        settings = folder(hermes=parser("mine"), other=parser("too much"))
+        plugins = Plugins.load(msgspec.structs.replace(settings, disable=["hermes"]))
+        assert [(record.name, record.source, record.state) for record in plugins.records] == [
+            ("hermes", "built-in", "disabled"),
+            ("other", "built-in", "loaded"),
+            ("hermes", f"{settings.dir}/hermes.py", "loaded"),
+            ("other", f"{settings.dir}/other.py", "failed"),
+        ]
+
+    def test_disabling_what_is_not_built_in_disables_all_of_that_name(self, folder):
+        settings = msgspec.structs.replace(folder(mine=parser("mine")), disable=["mine"])
+        assert only(Plugins.load(settings)).state == "disabled"
 
     def test_disabling_what_is_not_there_names_the_nearest(self, site):
         site("rolltap", "9.9", hermes=parser("h"), local=parser("l"))

@@ -67,15 +67,18 @@ class Plugins:
     def load(cls, settings: PluginsConfig, extra: Sequence[object] = ()) -> "Plugins":
         """Find and load all plugins: built-in, installed, in the settings' folder, and `extra`, in this order.
 
-        One that cannot be loaded is logged, kept in `records` with its error, and left out. Raises `ConfigError`
+        One that cannot be loaded is logged, kept in `records` with its error, and left out. Where a built-in one is
+        disabled, another of its name takes its place. Raises `ConfigError`
         where the settings name a plugin or a folder that is not there.
         """
         found = [*sources.installed(), *(sources.in_folder(settings.dir) if settings.dir else ())]
         candidates = [*found, *sources.given(extra)]
         _check_disabled(settings.disable, {candidate.name for candidate in candidates})
         plugins = cls(time_limit_s=settings.time_limit_s or None)
+        built_in = {candidate.name for candidate in candidates if candidate.built_in}
         for candidate in candidates:
-            plugins._load(candidate, disabled=candidate.name in settings.disable)
+            replaces = candidate.name in built_in and not candidate.built_in
+            plugins._load(candidate, disabled=candidate.name in settings.disable and not replaces)
         return plugins
 
     def register(self, plugin: object, name: str, *, source: str = "registered", version: str = "") -> None:

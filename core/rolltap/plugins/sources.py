@@ -16,6 +16,7 @@ from rolltap.errors import ConfigError
 from rolltap.hookspecs import PROJECT
 
 _PACKAGE_OF_FILES = "rolltap_dir_plugins"
+_BUILT_IN = "built-in"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class Candidate:
     package: str = ""
     """The distribution that it was installed with; "" for built-ins, files and objects."""
 
+    @property
+    def built_in(self) -> bool:
+        """Whether it came with rolltap itself."""
+        return self.source == _BUILT_IN
+
 
 def installed() -> list[Candidate]:
     """The entry points of the group "rolltap": rolltap's own first, then the others by name."""
@@ -37,7 +43,7 @@ def installed() -> list[Candidate]:
     return [
         Candidate(
             name=point.name,
-            source="built-in" if package == PROJECT else f"package {package} ({point.value})",
+            source=_BUILT_IN if package == PROJECT else f"package {package} ({point.value})",
             load=point.load,
             version=version,
             package="" if package == PROJECT else package,
