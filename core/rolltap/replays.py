@@ -34,6 +34,8 @@ class _Flight:
 
     def __init__(self, deltas: AsyncGenerator[ChatDelta, None], completion: Completion) -> None:
         self.completion = completion
+        self.served = False
+        """Whether somebody has got every delta."""
         self._deltas: list[ChatDelta] = []
         self._positions: dict[object, int] = {}
         self._error: BaseException | None = None
@@ -113,16 +115,20 @@ class Replays:
                 yield delta
             return
         flight = self._flights.get(key)
-        if flight is None or flight.over:
+        if flight is None or (flight.over and not flight.succeeded):
             original = Completion(id=completion.id, model=completion.model, created=completion.created)
             flight = self._flights[key] = _Flight(start(original), original)
         _become(completion, flight.completion)
+        served = False
         try:
             async with aclosing(flight.follow()) as deltas:
                 async for delta in deltas:
                     yield delta
-            _become(completion, flight.completion)
+            served = flight.served = True
         finally:
+            # Who leaves early learns what was recorded, to say that it was not delivered; unless somebody has it all.
+            if served or not flight.served:
+                _become(completion, flight.completion)
             if flight.over and self._flights.get(key) is flight:
                 del self._flights[key]
                 if flight.succeeded:

@@ -2,12 +2,14 @@
 
 import asyncio
 import base64
+import json
+from urllib.parse import urlsplit
 
 import pytest
 
-from rolltap import hookimpl
+from rolltap import ChatDelta, hookimpl
 from rolltap.server.state import PIPELINE
-from rolltap.testing import Reply, ScriptedTokenBackend
+from rolltap.testing import Reply, ScriptedChatBackend, ScriptedTokenBackend
 from rolltap.testing.tokenizers import FAMILIES
 from rolltap_plugins.stores.memory import MemoryStore
 
@@ -232,3 +234,35 @@ async def test_thinking_that_the_prompt_opens_is_thinking_and_is_recorded_once(s
     assert node["tokens"] == backend.calls[1].prompt_ids + backend.calls[1].output_ids[0]
     assert "<think>\nHm.\n</think>\n\nOne.<|im_end|>\n" in node["full_text"]
     assert node["full_text"].count("<think>") == node["full_text"].count("</think>") == 2
+
+
+async def test_a_slow_client_that_leaves_after_the_call_was_recorded_did_not_get_it(rolltap_serve):
+    answer = [ChatDelta(text="x" * 20_000_000), ChatDelta(finish_reason="stop")]  # more than sockets hold
+    server = await rolltap_serve(ScriptedChatBackend([answer]))
+    session = await server.session()
+    url, body = urlsplit(server.url), json.dumps({**CHAT, "stream": True})
+    reader, writer = await asyncio.open_connection(url.hostname, url.port, limit=1024)
+    head = f"POST /{session}/v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body.encode())
+    assert b"200" in await reader.readline()
+    async with asyncio.timeout(10):
+        while not await server.nodes(session):  # noqa: ASYNC110 - the client reads nothing more
+            await asyncio.sleep(0.05)
+    (node,) = await server.nodes(session)
+    assert node["metadata"]["delivery"] == "delivered"
+    writer.transport.abort()
+    async with asyncio.timeout(10):
+        while (await server.nodes(session))[0]["metadata"]["delivery"] != "aborted":  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.05)
+
+
+async def test_the_order_of_tools_does_not_matter(start):
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+        for name in "fg"
+    ]
+    server, backend, session = await start("One.", "Two.")
+    (message,) = await chat(server, session, USER, tools=tools)
+    await chat(server, session, USER, message, USER, tools=tools[::-1])
+    (node,) = await server.nodes(session)
+    assert node["tokens"] == backend.calls[1].prompt_ids + backend.calls[1].output_ids[0]
