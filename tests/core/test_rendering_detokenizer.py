@@ -70,7 +70,8 @@ def test_any_text_comes_back(renderers, template, text):
     ids = renderer.encode(text)
     streamed = joined(renderer.detokenizer(), [[index] for index in ids])
     assert streamed == whole(renderer, ids, skip=True)
-    if template == BYTE_LEVEL:
+    # Hypothesis tries texts that it finds in the code, such as a special token's.
+    if template == BYTE_LEVEL and not any(token in text for token in renderer.tokenizer.all_special_tokens):
         assert streamed == text
 
 
