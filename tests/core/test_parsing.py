@@ -128,6 +128,16 @@ class TestJsonToolParser:
             ["a", ToolCall("f", '{"x": 1}'), ToolCall("g", "{}"), " b"],
         )
 
+    def test_braces_too_many_are_dropped_and_a_run_that_goes_on_is_content_at_once(self):
+        call = '<c>f<sep>{"x": 1}'
+        read = ToolCall("f", '{"x": 1}')
+        assert_every_cut(Counted, call + "}}]</c>b", [read, "b"])
+        assert_every_cut(Counted, call + "}" * 40 + "</c>", [read, "}" * 40 + "</c>"])
+        parser = Counted()
+        given = [piece for text in (call, *["}}}"] * 1000) for piece in parser.feed(text)]
+        assert given[0] == read
+        assert "".join(given[1:]) == "}" * 3000
+
     def test_a_head_that_is_none_makes_the_mark_content(self):
         assert_every_cut(Counted, "<c>f? <c>F<sep>{}</c> <c>{}", ["<c>f? <c>F<sep>{}</c> <c>{}"])
 

@@ -226,6 +226,8 @@ class TestReplies:
             (Refusal(200, "oops"), "not JSON"),
             (Refusal(200, "[]"), "no object"),
             (Refusal(200, {"choices": 5}), "can't be read"),
+            (Refusal(200, {"message": "welcome"}), "no choices"),
+            (Refusal(200, {"choices": None}), "no choices"),
             (Refusal(200, {"error": {"message": "no room", "code": 503}}), "no room"),
             ([b"data: {oops\n\n"], "not JSON"),
             ([b'data: {"choices": [3]}\n\n'], "can't be read"),

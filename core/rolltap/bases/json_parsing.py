@@ -18,6 +18,9 @@ _CALL_BEGUN = re.compile(
 )
 _MAX_BEGINNING = 512
 """Characters of a call before its arguments; one whose beginning is longer is given whole."""
+_MOST_BRACES = 32
+"""Closing brackets too many after a call's JSON. More are no slip but a model that repeats itself, and would be looked at
+again with each piece that comes."""
 
 
 class JsonToolParser(TagToolParser):
@@ -231,7 +234,7 @@ def _patterns(open_mark: str, close: str, group: tuple[str, str] | None, fenced:
     closers = [mark for mark in (close, end) if mark]
     closer = "|".join(map(re.escape, closers)) or "(?!)"
     half_closer = "|".join(map(mark_pattern, closers)) or ""
-    braces = r"\s*+(?:[}\]]++\s*+)?" if closers else r"\s*+"
+    braces = rf"\s*+(?:[}}\]]{{1,{_MOST_BRACES}}}+\s*+)?" if closers else r"\s*+"
     fence, half_fence = (r"(?:```\s*+)?", r"(?:```\s*+|`{1,2}\Z)?") if fenced else ("", "")
     openers = "|".join(mark_pattern(mark) for mark in (open_mark, start) if mark)
     return _Patterns(

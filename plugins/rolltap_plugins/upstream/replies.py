@@ -65,7 +65,10 @@ class ReplyReader:
     def whole(self, reply: Mapping[str, Any]) -> list[ChatDelta]:
         """A plain reply's deltas. One without any choice, such as a filter's, is an empty turn."""
         deltas = self.chunk(reply)
-        if not reply.get("choices"):
+        choices = reply.get("choices")
+        if choices is None:
+            raise UpstreamError("the upstream answered with JSON that has no choices")
+        if not choices:
             deltas.append(ChatDelta(finish_reason="stop"))
         return deltas
 
