@@ -58,9 +58,7 @@ async def test_the_parser_is_ten_lines_and_works(rolltap_serve, rolltap_tokenize
     body = [line for line in code.splitlines() if line.strip() and not line.startswith(("import", "@"))]
     assert len(body) <= 10
     (tmp_path / "angle.py").write_text(code)
-    backend = ScriptedTokenBackend(
-        rolltap_tokenizer, ['Sure. <call>search: {"q": "a b"}</call> Done.']
-    )
+    backend = ScriptedTokenBackend(rolltap_tokenizer, ['Sure. <call>search: {"q": "a b"}</call> Done.'])
     server = await rolltap_serve(
         backend, config={"plugins": {"dir": str(tmp_path)}}, model={"tool_parser": "angle"}
     )
