@@ -487,6 +487,13 @@ class TestOpenAI:
         await backend.send_openai_message({"messages": [HI], "top_k": 3, "strange": True}, {})
         assert client.calls[0]["extra_body"] == {"top_k": 3, "strange": True}
 
+    async def test_any_llm_s_own_arguments_are_no_client_s(self, backend, client):
+        client.reply = reply(choice())
+        theirs = {"extra_headers": {"Authorization": "Bearer other"}, "extra_body": 3}
+        await backend.send_openai_message({"messages": [HI], **theirs}, {})
+        assert client.calls[0]["extra_body"] == theirs
+        assert "extra_headers" not in client.calls[0]
+
 
 @pytest.mark.parametrize(
     ("text", "status", "to_anthropic", "to_openai"),

@@ -361,6 +361,39 @@ async def test_refusals_keep_their_meaning(server, upstream, status, body, to_op
         assert "prompt is too long" in answer["error"]["message"]
 
 
+UNREADABLE = {
+    "no JSON": "oops",
+    "no object": [1],
+    "no reply": {"message": "welcome"},
+    "an unfinished reply": envelope("chat.completion", [{"index": 0, "message": {"content": 5}}]),
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("answer", UNREADABLE)
+async def test_an_answer_that_is_no_reply_is_the_upstreams_fault(server, upstream, dialect, answer):
+    upstream.script = [Refusal(200, UNREADABLE[answer])]
+    sdk = anthropic if dialect == "messages" else openai
+    with pytest.raises(sdk.InternalServerError) as caught:
+        await ask(server.url, dialect, stream=False)
+    assert caught.value.status_code == 502
+    kind = "api_error" if dialect == "messages" else "server_error"
+    assert caught.value.response.json()["error"]["type"] == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("reasoning_effort", "bogus"), ("user", 5), ("extra_body", 3), ("extra_headers", 3)]
+)
+async def test_a_wrong_parameter_is_never_a_500(server, upstream, name, value):
+    upstream.script = [completion({"content": "A"})]
+    asked = {"messages": [{"role": "user", "content": "hi"}], name: value}
+    status, body = await server.post("/v1/chat/completions", asked)
+    if status == 200:  # an upstream's to judge
+        assert upstream.requests[0][name] == value
+    else:
+        assert (status, body["error"]["param"]) == (400, name)
+
+
 async def test_a_page_in_place_of_an_error(server, upstream):
     upstream.script = [Refusal(502, "<html>Bad Gateway</html>", {"content-type": "text/html"})]
     status, body = await server.post(

@@ -208,6 +208,13 @@ def test_exceptions_of_real_sdks(error, answer):
             named("ProviderError", "x", status_code=None, original_exception=HTTP.ReadTimeout("slow")),
             (504, "server_error", "timeout"),
         ),
+        (named("ProviderError", "x", error_type="overloaded_error"), (503, "server_error", "overloaded")),
+        (named("ProviderError", "x", error_type="strange"), (500, "server_error", "api_error")),
+        (named("APIError", "x", type="rate_limit_error"), (429, "rate_limit_error", "rate_limit_exceeded")),
+        (
+            named("APIError", "prompt is too long", type="invalid_request_error"),
+            (400, INVALID, "context_length_exceeded"),
+        ),
         (
             named("ProviderError", "rate limit", original_exception=ValueError("?")),
             (429, "rate_limit_exceeded", "rate_limit_exceeded"),

@@ -11,6 +11,7 @@ from inspect import isawaitable
 from typing import Any
 
 from rolltap import ChatBackend, ChatDelta, ChatRequest, ConfigError, hookimpl
+from rolltap_plugins.anyllm.failures import understood
 from rolltap_plugins.anyllm.options import Options
 from rolltap_plugins.anyllm.requests import arguments
 from rolltap_plugins.anyllm.values import plain
@@ -81,17 +82,19 @@ class AnyLLMBackend(ChatBackend):
     async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Answer the request. Raises any-llm's errors and `UpstreamError`. Leaving early closes the stream."""
         reader = ReplyReader(request)
-        reply = await self.llm.acompletion(
-            **arguments(request, self.map_model_id(request.model), self._style)
-        )
-        if not hasattr(reply, "__aiter__"):
-            for delta in reader.whole(plain(reply)):
-                yield delta
-            return
+        asked = arguments(request, self.map_model_id(request.model), self._style)
+        reply: Any = None
         try:
+            reply = await self.llm.acompletion(**asked)
+            if not hasattr(reply, "__aiter__"):
+                for delta in reader.whole(plain(reply)):
+                    yield delta
+                return
             async for chunk in reply:
                 for delta in reader.chunk(plain(chunk)):
                     yield delta
+        except Exception as error:
+            raise understood(error) from error
         finally:
             if hasattr(reply, "aclose"):
                 await reply.aclose()

@@ -7,8 +7,6 @@ from rolltap_plugins.upstream.requests import Style, chat_body
 
 _NAMED = frozenset(
     {
-        "extra_body",
-        "extra_headers",
         "frequency_penalty",
         "logit_bias",
         "logprobs",
@@ -34,7 +32,8 @@ _NAMED = frozenset(
         "user",
     }
 )
-"""The arguments that any-llm knows; it refuses others, but sends what is in `extra_body`."""
+"""The arguments that any-llm knows; it refuses others, but sends what is in `extra_body`. Those by which its callers
+reach under it, `extra_headers` among them, are no client's to set."""
 
 
 def arguments(request: ChatRequest, model: str, style: Style) -> dict[str, Any]:
@@ -42,5 +41,5 @@ def arguments(request: ChatRequest, model: str, style: Style) -> dict[str, Any]:
     body = chat_body(request, model, style)
     extra = {name: body.pop(name) for name in body.keys() - _NAMED}
     if extra:
-        body["extra_body"] = {**body.get("extra_body", {}), **extra}
+        body["extra_body"] = extra
     return body

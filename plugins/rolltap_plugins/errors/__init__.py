@@ -17,6 +17,7 @@ from rolltap_plugins.errors.kinds import (
     BY_CODE,
     BY_NAME,
     BY_STATUS,
+    BY_TYPE_WORD,
     PERMISSION,
     SERVER,
     TIMEOUT,
@@ -80,7 +81,12 @@ def _kind(error: BaseException) -> Kind:
     inner = getattr(error, "original_exception", None)
     if isinstance(inner, BaseException) and (found := _kind(inner)) is not SERVER:
         return found
-    return by_text(str(error))
+    return _by_what_is_said(error)
+
+
+def _by_what_is_said(error: BaseException) -> Kind:
+    word = _type_word(error)
+    return by_words(str(error), BY_TYPE_WORD[word]) if word in BY_TYPE_WORD else by_text(str(error))
 
 
 def _by_status_too(kind: Kind, status: int | None) -> Kind:
@@ -115,6 +121,12 @@ def _code(error: BaseException) -> str | None:
         return None  # its `code` is the deprecated name of its status
     code = getattr(error, "code", None)
     return code if isinstance(code, str) and code else None
+
+
+def _type_word(error: BaseException) -> str:
+    """What the upstream calls the error, by any-llm's name for it and by providers' SDKs'."""
+    words = (getattr(error, name, None) for name in ("error_type", "type"))
+    return next((word for word in words if isinstance(word, str)), "")
 
 
 def _retry_after(error: BaseException) -> float | None:

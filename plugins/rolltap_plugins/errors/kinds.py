@@ -67,6 +67,20 @@ BY_CODE = {
 }
 """The upstream's own words that say more than its status does."""
 
+BY_TYPE_WORD = {
+    "authentication_error": AUTHENTICATION,
+    "billing_error": NO_CREDIT,
+    "insufficient_quota": NO_CREDIT,
+    "invalid_request_error": BAD_REQUEST,
+    "not_found_error": NO_MODEL,
+    "overloaded_error": OVERLOADED,
+    "permission_error": PERMISSION,
+    "rate_limit_error": RATE_LIMIT,
+    "request_too_large": TOO_LARGE,
+    "timeout_error": TIMEOUT,
+}
+"""What an upstream calls an error of which it gives no status, as inside a stream."""
+
 BY_NAME = {
     # any-llm's unified exceptions
     "ContextLengthExceededError": CONTEXT,
