@@ -28,6 +28,7 @@ from rolltap import (
     ToolChoice,
     Usage,
 )
+from rolltap.server.errors import json_response
 from rolltap_plugins import anthropic_messages
 from rolltap_plugins.anthropic_messages.requests import decode as decode_body
 from wire_clients import blank, collected, frames, http_client, replies, streamed, valid
@@ -441,6 +442,19 @@ def test_malformed_arguments_reach_the_client_as_text(arguments):
     final = accumulated(stream)
     assert (final.content[0].text, final.stop_reason) == (block["text"], "end_turn")
     assert body["stop_reason"] == "end_turn"
+
+
+@pytest.mark.parametrize(
+    "number", ["9223372036854775807", "18446744073709551616", "-" + "9" * 40, "1.50", "-0"]
+)
+def test_numbers_are_the_models_own_plain_and_streamed(number):
+    deltas = [call(0, "f", f'{{"n": {number}}}', "c"), CALLED]
+    stream, _ = streamed(CONVERTER, ChatRequest(), deltas)
+    plain = encoded(deltas)[0]["content"][0]["input"]
+    assert plain == json.loads(f'{{"n": {number}}}')
+    assert json.loads(json_response(plain).body) == plain
+    pieces = [data["delta"].get("partial_json", "") for data in events(stream) if "delta" in data]
+    assert "".join(pieces) == f'{{"n": {number}}}'
 
 
 @pytest.mark.parametrize("arguments", ["", "{}", " {} "])

@@ -28,7 +28,17 @@ from rolltap_plugins.upstream.errors import http_error, told_error
 from rolltap_plugins.upstream.replies import ReplyReader
 from rolltap_plugins.upstream.requests import Style, chat_body
 from rolltap_plugins.upstream.sse import EventReader
-from scripted_openai import DONE, HANG, USAGE, Refusal, chunk, completion, in_chunks, scripted_upstream
+from scripted_openai import (
+    DONE,
+    HANG,
+    USAGE,
+    Refusal,
+    chunk,
+    completion,
+    envelope,
+    in_chunks,
+    scripted_upstream,
+)
 
 HI = [Message(role="user", content="hi")]
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -199,6 +209,20 @@ class TestReplies:
             ChatDelta(usage=Usage(prompt_tokens=12, completion_tokens=5)),
         ]
         assert upstream.requests[0]["stream"] is True
+
+    @pytest.mark.parametrize("finish", [{}, {"finish_reason": None}])
+    async def test_a_whole_reply_that_does_not_say_why_it_ended(self, backend, upstream, finish):
+        calls = [{"id": "1", "type": "function", "function": {"name": "a", "arguments": "{}"}}]
+        said_so = [
+            {"index": 0, "message": {"role": "assistant", "content": "A"}, **finish},
+            {"index": 1, "message": {"role": "assistant", "content": "", "tool_calls": calls}, **finish},
+        ]
+        upstream.script = [envelope("chat.completion", said_so)]
+        deltas = await said(backend, stream=False)
+        assert [(delta.index, delta.finish_reason) for delta in deltas if delta.finish_reason] == [
+            (0, "stop"),
+            (1, "tool_calls"),
+        ]
 
     async def test_a_stream_though_none_was_asked_for(self, backend, upstream):
         upstream.script = [in_chunks("A")]

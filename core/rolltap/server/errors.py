@@ -1,5 +1,6 @@
 """Exceptions as answers: in the caller's dialect where its route has one, else in rolltap's own words."""
 
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from secrets import token_hex
@@ -25,9 +26,11 @@ def new_request_id() -> str:
 
 def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     """A JSON answer."""
-    return web.Response(
-        body=orjson.dumps(body), status=status, headers=headers, content_type="application/json"
-    )
+    try:
+        data = orjson.dumps(body)
+    except orjson.JSONEncodeError:  # an integer longer than 64 bits
+        data = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    return web.Response(body=data, status=status, headers=headers, content_type="application/json")
 
 
 async def error_info(request: web.Request, error: Exception) -> ErrorInfo:

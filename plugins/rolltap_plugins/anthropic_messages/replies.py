@@ -1,7 +1,10 @@
 """Replies of the Messages API, plain and streamed, and its errors."""
 
+import json
+import re
 from collections.abc import Iterator
-from typing import Any, Literal
+from contextlib import suppress
+from typing import Any, Literal, cast
 
 import orjson
 
@@ -13,6 +16,9 @@ SIGNATURE = "cm9sbHRhcA=="
 
 _TOO_LONG = "prompt is too long"
 """The words by which clients know that they must shorten the conversation."""
+
+_LONG_INTEGER = re.compile(r"\d{19}")
+"""Where an integer may be longer than 64 bits, of which orjson makes a float."""
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -232,7 +238,12 @@ def _object(call: ToolCall) -> dict[str, Any] | None:
         value = orjson.loads(call.arguments)
     except orjson.JSONDecodeError:
         return None
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    if _LONG_INTEGER.search(call.arguments):
+        with suppress(ValueError):  # of more digits than Python reads
+            return cast("dict[str, Any]", json.loads(call.arguments))
+    return value
 
 
 def _stop(request: ChatRequest, choice: Choice) -> tuple[str, str | None]:

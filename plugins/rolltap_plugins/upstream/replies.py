@@ -70,7 +70,7 @@ class ReplyReader:
             raise UpstreamError("the upstream answered with JSON that has no choices")
         if not choices:
             deltas.append(ChatDelta(finish_reason="stop"))
-        return deltas
+        return deltas + self.end()
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[ChatDelta]:
         """The deltas of one chunk. The first chunk has at least one: the upstream has accepted the request."""
@@ -80,7 +80,7 @@ class ReplyReader:
             raise UpstreamError(f"the upstream's answer can't be read: {error}") from error
 
     def end(self) -> list[ChatDelta]:
-        """The ends of the choices that a stream, though it ended well, left without a finish reason."""
+        """The ends of the choices that a reply, though it is whole, left without a finish reason."""
         return [
             ChatDelta(index=index, finish_reason="tool_calls" if index in self._calls else "stop")
             for index in sorted(self._unfinished)
