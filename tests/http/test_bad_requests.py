@@ -6,6 +6,7 @@ import json
 import pytest
 from yarl import URL
 
+import rolltap
 from rolltap.server import dialects
 from rolltap.testing import Reply, ScriptedTokenBackend
 
@@ -180,3 +181,31 @@ async def test_a_body_that_breaks_off_is_not_waited_for_without_end(
     assert b'"timeout_error"' in answer
     assert b"the body did not come within 0.1 s" in answer
     writer.close()
+
+
+async def test_a_converters_own_fault_is_named(rolltap_serve, rolltap_tokenizer):
+    class Faulty(rolltap.MessageConverter):
+        dialect = "faulty"
+
+        def decode(self, body):
+            return body["q"]
+
+        encode = stream = None
+
+        def error(self, info, request_id):
+            return rolltap.ErrorReply(status=info.status, body={"error": info.message})
+
+    class Plugin:
+        @rolltap.hookimpl
+        def message_converter(self, dialect):
+            return Faulty() if dialect == "faulty" else None
+
+        @rolltap.hookimpl
+        def register_routes(self, app):
+            rolltap.add_dialect(app, "faulty", "/v1/faulty")
+
+    server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer), plugins=[Plugin()])
+    status, body = await server.post("/v1/faulty", {})
+    assert status == 500
+    assert "'faulty'" in body["error"]
+    assert "KeyError: 'q'" in body["error"]

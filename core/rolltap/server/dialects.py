@@ -13,7 +13,7 @@ import orjson
 from aiohttp import ClientConnectionResetError, web
 
 from rolltap.bases.converters import MessageConverter, StreamEncoder
-from rolltap.errors import BadRequest, PluginError
+from rolltap.errors import BadRequest, PluginError, RequestError
 from rolltap.plugins.tracing import TRACE_HEADER, current_trace, encoded, tracing
 from rolltap.server.access import session_of
 from rolltap.server.errors import error_headers, error_info, json_response
@@ -74,6 +74,19 @@ async def read_json(request: web.Request) -> dict[str, Any]:
     return body
 
 
+def _decoded(converter: MessageConverter, body: dict[str, Any]) -> ChatRequest:
+    """The request that a body is. A converter's own fault is named as such, not taken for the client's."""
+    try:
+        return converter.decode(body)
+    except RequestError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise PluginError(
+            f"the converter for {converter.dialect!r} could not read the body: {what}"
+        ) from error
+
+
 class DialectRoute:
     """Answers the requests of one dialect."""
 
@@ -94,7 +107,7 @@ class DialectRoute:
         converter = await self._converter(request)
         try:
             session = session_of(request)  # before the body is read: a stranger's may be large
-            chat = converter.decode(await read_json(request))
+            chat = _decoded(converter, await read_json(request))
             completion = Completion(
                 id=f"{converter.id_prefix}{token_hex(16)}",
                 model=request.app[PIPELINE].model_for(chat, session).name,
@@ -135,7 +148,7 @@ class DialectRoute:
         converter = await self._converter(request)
         try:
             session = session_of(request)
-            chat = converter.decode(await read_json(request))
+            chat = _decoded(converter, await read_json(request))
             return json_response(await _rendered(request, chat, session))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)
@@ -145,7 +158,7 @@ class DialectRoute:
         converter = await self._converter(request)
         try:
             session = session_of(request)
-            chat = converter.decode(await read_json(request))
+            chat = _decoded(converter, await read_json(request))
             prompt = await request.app[PIPELINE].render(chat, session)
             return json_response(converter.encode_count(len(prompt.ids)))
         except Exception as error:  # noqa: BLE001 - as above
