@@ -43,8 +43,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FAILOVER_STATUSES = frozenset({502, 503})
-"""Upstream failures that say nothing was generated: another backend may be asked before the first byte."""
+FAILOVER_STATUSES = frozenset({429, 502, 503})
+"""Upstream failures that say nothing was generated: another backend may be asked before the first byte. A 500 is none
+of these: the request itself may be what brings engines down."""
 
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 1.0
 """How long to wait before the next backend is asked: twice as long each time, so that many failing at once are not

@@ -58,6 +58,28 @@ async def test_another_backend_answers_and_the_failing_one_is_tried_again(rollta
     assert handle.failures == 0
 
 
+@pytest.mark.parametrize("others", [1, 0])
+async def test_a_rate_limit_is_left_for_the_next_backend_and_told_of_where_there_is_none(
+    rolltap_serve, rolltap_tokenizer, others
+):
+    class Limited(ScriptedTokenBackend):
+        def _next(self, prompt_ids, sampling):
+            raise rolltap.UpstreamError("slow down", status=429, headers={"retry-after": "7"})
+
+    class InOrder:
+        @rolltap.hookimpl
+        def select_backend(self, backends):
+            return backends[0]
+
+    backends = [Limited(rolltap_tokenizer), *[answering(rolltap_tokenizer)] * others]
+    server = await rolltap_serve(*backends, plugins=[InOrder()])
+    async with server.http.post("/v1/chat/completions", json=CHAT) as response:
+        assert (response.status, response.headers.get("retry-after")) == (
+            (200, None) if others else (429, "7")
+        )
+    assert server.app[MODELS].default.backends[0].healthy
+
+
 async def test_a_client_error_of_the_engine_is_not_tried_elsewhere(rolltap_serve, rolltap_tokenizer):
     class Strict(ScriptedTokenBackend):
         def _next(self, prompt_ids, sampling):
