@@ -85,6 +85,7 @@ def test_upstreams_own_code_says_more(status, code, answer):
         (400, "Input is too long for requested model."),
         (400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."),
         (400, "Please reduce the length of the messages: context_length_exceeded"),
+        (400, "Please reduce the length of the messages or completion."),
         (413, "Requested input length 9000 exceeds maximum input length 8192 tokens"),
         (422, "Input validation error: `inputs` tokens + `max_new_tokens` exceeds the context window"),
         (500, "Your input exceeds the context window of this model."),

@@ -113,6 +113,7 @@ BY_NAME = {
 _CONTEXT = re.compile(
     r"\b(context[ _](length|window|size)(_exceeded)?|maximum context|max_model_len|maximum model length"
     r"|(prompt|input) (is )?too long|too many (input |prompt )?tokens"
+    r"|reduce the length of (the|your) (messages|prompt|input)"
     r"|(prompt|input|tokens?)\b.{0,60}\b(exceeds?|longer than|greater than)\b.{0,40}\b(context|tokens?|length))\b",
     re.IGNORECASE | re.DOTALL,
 )
