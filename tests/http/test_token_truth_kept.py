@@ -266,3 +266,13 @@ async def test_the_order_of_tools_does_not_matter(start):
     await chat(server, session, USER, message, USER, tools=tools[::-1])
     (node,) = await server.nodes(session)
     assert node["tokens"] == backend.calls[1].prompt_ids + backend.calls[1].output_ids[0]
+
+
+async def test_text_of_users_is_never_dropped(start):
+    server, _, session = await start("One.", model={"drop_system_text": ["secret"]})
+    await chat(
+        server, session, {"role": "system", "content": "secret."}, {"role": "user", "content": "my secret"}
+    )
+    (node,) = await server.nodes(session)
+    assert node["full_text"].count("secret") == 1
+    assert "my secret" in node["full_text"]
