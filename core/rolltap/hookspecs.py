@@ -34,7 +34,8 @@ def tool_parser(
 ) -> Callable[[], ToolParser] | ToolParser | None:
     """A parser for the tool calls in a model's text.
 
-    Asked: for a request with tools, unless its `tool_choice` is "none". First answer wins.
+    Asked: for a chat with tools, unless its `tool_choice` is "none"; and with no tools at start and when a session is
+    created, to see whether anybody knows the name. First answer wins.
 
     :param name: the parser's name, from the session or the model's `tool_parser`.
     :param tools: the request's tools, in OpenAI's shape.

@@ -129,7 +129,9 @@ def _generation_prompt(renderer: Renderer) -> Finding:
 def _tools(renderer: Renderer) -> Finding:
     text, form = _text(renderer, [_USER], tools=True), renderer.form
     if text is None or PROBE_TOOLS[0]["function"]["name"] not in text:
-        return Finding("tools", False, "the template does not show tools to the model")
+        return Finding(
+            "tools", False, "the template does not show tools to the model: an agent's tools are not seen"
+        )
     if not form.shows_calls:
         return Finding("tools", False, "the template does not show the calls of earlier turns to the model")
     return Finding(

@@ -51,11 +51,11 @@ def classify(error: BaseException, backend: BackendHandle | None = None) -> Erro
     if isinstance(error, RequestError):
         return error.info
     kind, code = _kind(error), _code(error)
+    sentence = kind.sentence.format(f"The backend {backend.name}" if backend else "The backend")
     param = getattr(error, "param", None) or getattr(error, "parameter_name", None)
     return ErrorInfo(
         status=kind.status,
-        message=str(error)
-        or kind.sentence.format(f"The backend {backend.name}" if backend else "The backend"),
+        message=_message(error, kind, sentence),
         type=kind.type,
         # A 400 says little by itself, so the upstream's own word for it goes on to the client.
         code=code if kind is BAD_REQUEST and code else kind.code,
@@ -63,6 +63,14 @@ def classify(error: BaseException, backend: BackendHandle | None = None) -> Erro
         retry_after=_retry_after(error),
         should_retry=kind.should_retry,
     )
+
+
+def _message(error: BaseException, kind: Kind, sentence: str) -> str:
+    """The exception's own words, behind a sentence where they are the network's, which say nothing to a client."""
+    words = str(error)
+    if kind is UNREACHABLE and words:
+        return f"{sentence} ({words})"
+    return words or sentence
 
 
 def _kind(error: BaseException) -> Kind:
