@@ -163,6 +163,7 @@ def test_an_ancestors_tokens_go_to_its_first_trainable_leaf():
         *recorder.generated["n3"],
     ]
     assert (first.metadata["trainable"], first.metadata["untrainable_reason"]) == (False, "why not")
+    assert (first.metadata["num_trainable"], second.metadata["num_trainable"]) == (0, 4)
 
 
 def test_unmasked_shows_every_generated_token_and_no_made_up_logprob():

@@ -92,6 +92,11 @@ class RecordedNode:
             "weight_versions": output.weight_versions,
             "created_at": call.created_at,
             "num_generated": len(output.ids) // 4,
+            "num_trainable": sum(
+                len(node.output.ids) // 4
+                for node, shown in zip(self._path, self._generated, strict=True)
+                if shown
+            ),
         }
         if output.untrainable_reason is not None:
             metadata["untrainable_reason"] = output.untrainable_reason
