@@ -89,3 +89,15 @@ def test_any_interleaving_gives_the_same_calls(arguments, rng):
     assert joined(played(*fragments)) == [
         (f"f{number}", text or "{}") for number, text in enumerate(arguments)
     ]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_id_that_is_taken_is_replaced(whole):
+    calls = CallFragments({"call_0"})
+    sent = []
+    for index, came in enumerate(["call_0", "call_1", "call_1"]):
+        call = ToolCall("f", "{}", came) if whole else delta(index, "{}", "f", came)
+        (begun,) = calls.take(call)
+        sent.append(begun.id)
+    assert sent[1] == "call_1"
+    assert len({*sent, "call_0"}) == 4

@@ -1,6 +1,7 @@
 """Both backends that ask somebody else's server, behind every dialect, asked by the real SDKs."""
 
 import asyncio
+import re
 from typing import Any
 
 import anthropic
@@ -347,6 +348,48 @@ REFUSALS = [
     (503, {"error": {"message": "busy"}}, 503, "overloaded", "overloaded_error"),
     (529, {"error": {"message": "busy"}}, 503, "overloaded", "overloaded_error"),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dialect", ["chat", "messages"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_ids_of_calls_are_told_apart_though_the_upstream_counts_anew(server, upstream, dialect, stream):
+    """In one reply, and in the next one of the same conversation."""
+    function = {"name": "weather", "arguments": PARIS}
+    whole = completion(
+        {"content": None, "tool_calls": [{"id": "call_0", "function": function}] * 2}, "tool_calls"
+    )
+    pieces = [call(at, "weather", PARIS, id="call_0", type="function") for at in range(2)]
+    for each in whole["choices"][0]["message"]["tool_calls"]:
+        each["type"] = "function"
+    upstream.script = [[*pieces, chunk(finish="tool_calls"), DONE] if stream else whole] * 2
+    path, tool = "/v1/chat/completions", {"type": "function", "function": {"name": "weather"}}
+    if dialect == "messages":
+        path, tool = "/v1/messages", {"name": "weather"}
+    messages: list[Any] = [{"role": "user", "content": "hi"}]
+    seen: list[str] = []
+    for _ in range(2):
+        asked = {"messages": messages, "max_tokens": 9, "tools": [tool], "stream": stream}
+        async with server.http.post(path, json=asked) as response:
+            ids = re.findall(r'"id": ?"(call_\w+)"', await response.text())
+        assert len(ids) == 2
+        seen += ids
+        messages = [*messages, *_called(dialect, ids), *messages]
+    assert len(set(seen)) == 4
+    assert seen[0] == "call_0"
+    if dialect == "chat":
+        assert [each["id"] for each in upstream.requests[1]["messages"][1]["tool_calls"]] == seen[:2]
+
+
+def _called(dialect, ids):
+    """The assistant's calls and their results, as clients send them back."""
+    if dialect == "messages":
+        uses = [{"type": "tool_use", "id": each, "name": "weather", "input": {}} for each in ids]
+        results = [{"type": "tool_result", "tool_use_id": each, "content": "sun"} for each in ids]
+        return [{"role": "assistant", "content": uses}, {"role": "user", "content": results}]
+    function = {"name": "weather", "arguments": "{}"}
+    calls = [{"id": each, "type": "function", "function": function} for each in ids]
+    results = [{"role": "tool", "tool_call_id": each, "content": "sun"} for each in ids]
+    return [{"role": "assistant", "content": None, "tool_calls": calls}, *results]
 
 
 @pytest.mark.parametrize(("status", "body", "to_openai", "code", "to_anthropic"), REFUSALS)

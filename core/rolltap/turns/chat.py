@@ -37,6 +37,7 @@ class ChatTurn(Turn):
         self._conversation = conversation
         self._readers = readers
         self._calls: dict[int, CallFragments] = {}
+        self._call_ids = {call.id for message in request.messages for call in message.tool_calls}
         self._finished: dict[int, ChatDelta] = {}
 
     async def deltas(self) -> AsyncGenerator[ChatDelta, None]:
@@ -68,7 +69,7 @@ class ChatTurn(Turn):
         return deltas
 
     def _read(self, delta: ChatDelta) -> list[ChatDelta]:
-        calls = self._calls.setdefault(delta.index, CallFragments())
+        calls = self._calls.setdefault(delta.index, CallFragments(self._call_ids))
         delta.tool_calls = [fragment for call in delta.tool_calls for fragment in calls.take(call)]
         if delta.finish_reason is not None:
             delta.tool_calls += calls.finish()

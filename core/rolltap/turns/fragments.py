@@ -20,10 +20,13 @@ class _Call:
 class CallFragments:
     """The calls of one choice. What it gives counts calls from 0 without gaps, each with id and name once, first.
 
-    A call for which no arguments come has `{}`: clients parse what they get.
+    A call for which no arguments come has `{}`: clients parse what they get. An id that another call has already is
+    replaced, for clients tell results apart by it, and some upstreams count from 0 in each reply. `used` are the ids of
+    the conversation; those of the calls here are added.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, used: set[str] | None = None) -> None:
+        self._used = set() if used is None else used
         self._open: dict[int, _Call] = {}
         self.told = 0
         """How many calls the client has been told of."""
@@ -57,7 +60,9 @@ class CallFragments:
     def _begin(self, call: _Call, name: str, arguments: str) -> ToolCallDelta:
         call.index = self.told
         self.told += 1
-        return ToolCallDelta(index=call.index, id=call.id or new_call_id(), name=name, arguments=arguments)
+        call_id = call.id if call.id and call.id not in self._used else new_call_id()
+        self._used.add(call_id)
+        return ToolCallDelta(index=call.index, id=call_id, name=name, arguments=arguments)
 
 
 def _is_another(call: ToolCallDelta, known: _Call) -> bool:
