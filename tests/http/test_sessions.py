@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+import openai
 import pytest
 
 from rolltap.server.state import SESSIONS
@@ -40,6 +41,9 @@ async def test_health_tells_the_model_and_the_sessions(server):
 async def test_models_are_listed_as_openai_does(server, openai_client, in_session):
     client = openai_client(server, await server.session() if in_session else "")
     assert [model.id async for model in client.models.list()] == [MODEL]
+    assert (await client.models.retrieve(MODEL)).id == MODEL
+    with pytest.raises(openai.NotFoundError, match="org/nonesuch"):
+        await client.models.retrieve("org/nonesuch")
 
 
 async def test_a_new_session_tells_its_settings(server):

@@ -7,6 +7,7 @@ import orjson
 from aiohttp import web
 
 from rolltap.errors import BadRequest
+from rolltap.models import Model
 from rolltap.record.views import RecordedNode, views
 from rolltap.server.access import require_key, session_of
 from rolltap.server.dialects import read_json
@@ -24,6 +25,8 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/health", health)
     app.router.add_get("/v1/models", models)
     app.router.add_get("/{sid}/v1/models", models)
+    app.router.add_get("/v1/models/{name:.+}", model)
+    app.router.add_get("/{sid}/v1/models/{name:.+}", model)
     app.router.add_post("/sessions/create", create_session)
     app.router.add_get("/sessions", list_sessions)
     app.router.add_get("/{sid}/nodes", nodes)
@@ -76,11 +79,17 @@ async def health(request: web.Request) -> web.Response:
 async def models(request: web.Request) -> web.Response:
     """The configured models, as OpenAI lists them."""
     session_of(request)
-    data = [
-        {"id": model.name, "object": "model", "created": 0, "owned_by": "rolltap"}
-        for model in request.app[MODELS]
-    ]
-    return json_response({"object": "list", "data": data})
+    return json_response({"object": "list", "data": [_card(model) for model in request.app[MODELS]]})
+
+
+async def model(request: web.Request) -> web.Response:
+    """One of them by its name, which may have slashes."""
+    session_of(request)
+    return json_response(_card(request.app[MODELS][request.match_info["name"]]))
+
+
+def _card(model: Model) -> dict[str, Any]:
+    return {"id": model.name, "object": "model", "created": 0, "owned_by": "rolltap"}
 
 
 async def create_session(request: web.Request) -> web.Response:

@@ -43,7 +43,7 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
         name, value = next(iter(options.items()))
         raise ConfigError(
             f'[store] {name} = {value!r}: the store "memory" has no options. Remove the key, or choose a kind '
-            'that keeps its sessions somewhere: a plugin can create one.'
+            "that keeps its sessions somewhere: a plugin can create one."
         )
     return MemoryStore()
 
