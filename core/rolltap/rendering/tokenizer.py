@@ -1,6 +1,7 @@
 """Loading a tokenizer, and what its folder says about the end of a turn."""
 
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ def load_tokenizer(name: str) -> Any:
     Raises `ConfigError` that tells a missing folder from one without a tokenizer, an unknown id and a hub that
     cannot be reached. Code that a model's repository brings along is not run.
     """
+    # Else it says, each time, that PyTorch is missing: tokenizers need none.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer
 
     folder = _folder(name)
