@@ -243,6 +243,8 @@ class Pipeline:
 
     async def _record_whole(self, session: Session | None, turn: Turn) -> list[Node]:
         """Record a turn that has ended, to the end also where the client leaves meanwhile: it is aborted then."""
+        if session is None:
+            return await self._record(None, turn)
         recording = self._in_background(self._record(session, turn))
         try:
             return await asyncio.shield(recording)
@@ -250,9 +252,9 @@ class Pipeline:
             self._in_background(self._not_delivered(session, recording))
             raise
 
-    async def _not_delivered(self, session: Session | None, recording: "asyncio.Task[list[Node]]") -> None:
+    async def _not_delivered(self, session: Session, recording: "asyncio.Task[list[Node]]") -> None:
         nodes = await recording
-        if session is not None and nodes:
+        if nodes:
             await session.deliver([node.id for node in nodes], "aborted")
 
     def _in_background(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
