@@ -6,14 +6,13 @@ import threading
 from contextlib import aclosing
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="the local backend's tests need rolltap[local]")
-
-import local_models  # noqa: E402
-from local_models import collect, idle, ids_of, logprobs_of, truth  # noqa: E402
-from rolltap import Sampling, UpstreamError  # noqa: E402
-from rolltap_plugins.local import LocalBackend, LocalOptions, engine, requests  # noqa: E402
-from rolltap_plugins.local.sampling import settle  # noqa: E402
+import local_models
+from local_models import collect, idle, ids_of, logprobs_of, truth
+from rolltap import Sampling, UpstreamError
+from rolltap_plugins.local import LocalBackend, LocalOptions, engine, requests
+from rolltap_plugins.local.sampling import settle
 
 PROMPT = [5, 9, 33, 12, 7]
 LONG = {"max_tokens": 80, "ignore_eos": True}

@@ -5,16 +5,14 @@ import math
 from contextlib import AsyncExitStack
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch", reason="the local backend's tests need rolltap[local]")
-
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-
-import local_models  # noqa: E402
-from local_models import CONTEXT, EOS, OTHER_EOS, VOCAB, collect, ids_of, logprobs_of, truth  # noqa: E402
-from rolltap import BadRequest, UpstreamError  # noqa: E402
-from rolltap_plugins.local import LocalBackend, LocalOptions  # noqa: E402
+import local_models
+from local_models import CONTEXT, EOS, OTHER_EOS, VOCAB, collect, ids_of, logprobs_of, truth
+from rolltap import BadRequest, UpstreamError
+from rolltap_plugins.local import LocalBackend, LocalOptions
 
 PROMPT = [5, 9, 33, 12, 7]
 

@@ -4,10 +4,6 @@ import asyncio
 
 import pytest
 import pytest_asyncio
-
-pytest.importorskip("torch", reason="the local backend's tests need rolltap[local]")
-pytest.importorskip("transformers")
-
 import torch
 
 import engine_suite
@@ -16,8 +12,9 @@ from rolltap.server.state import MODELS
 from rolltap.testing import serve
 from rolltap_plugins.local import weights
 
-if weights.embedded_gguf() is None:
-    pytest.skip(f"the embedded weights are not installed: {weights.INSTALL_WEIGHTS}", allow_module_level=True)
+assert weights.embedded_gguf() is not None, (
+    f"the embedded weights are not installed: {weights.INSTALL_WEIGHTS}"
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

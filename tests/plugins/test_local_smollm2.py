@@ -3,17 +3,14 @@
 import asyncio
 
 import pytest
-
-pytest.importorskip("torch", reason="the local backend's tests need rolltap[local]")
-pytest.importorskip("transformers")
-
 from transformers import AutoTokenizer
 
 from local_models import collect, ids_of, load, logprobs_of, truth
 from rolltap_plugins.local import LocalBackend, LocalOptions, weights
 
-if weights.embedded_gguf() is None:
-    pytest.skip(f"the embedded weights are not installed: {weights.INSTALL_WEIGHTS}", allow_module_level=True)
+assert weights.embedded_gguf() is not None, (
+    f"the embedded weights are not installed: {weights.INSTALL_WEIGHTS}"
+)
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,6 @@ async def test_without_torch_it_says_what_to_install(missing):
 
 
 async def test_without_the_converters_modules_it_says_what_to_install(missing, gguf, tmp_path):
-    pytest.importorskip("torch")
     missing("accelerate", "gguf")
     with pytest.raises(ConfigError, match=r"needs accelerate, gguf: pip install 'rolltap\[local\]'"):
         await weights.locate(LocalOptions(cache_dir=str(tmp_path)))
@@ -115,13 +114,11 @@ def test_the_cache_folder(monkeypatch, tmp_path):
 
 
 async def test_a_folder_that_holds_no_model_is_a_config_error(tmp_path):
-    pytest.importorskip("torch")
     with pytest.raises(ConfigError, match=f"cannot load model '{tmp_path}'"):
         await LocalBackend(LocalOptions(model=str(tmp_path))).start()
 
 
 async def test_a_device_that_is_not_there_is_a_config_error(tmp_path):
-    pytest.importorskip("torch")
     with pytest.raises(ConfigError, match="device 'toaster' cannot be used here"):
         await LocalBackend(LocalOptions(model=str(tmp_path), device="toaster")).start()
 
@@ -138,7 +135,6 @@ async def test_a_conversion_that_was_done_is_not_done_again(gguf, tmp_path, monk
 
 
 async def test_a_conversion_that_fails_says_why_and_leaves_nothing(gguf, tmp_path, capfd):
-    pytest.importorskip("torch")
     with pytest.raises(ConfigError, match=r"converting .*Tiny.Q4.gguf failed: struct.error: .*; free some"):
         await weights.locate(LocalOptions(cache_dir=str(tmp_path)))
     assert [path.name for path in (tmp_path / "models").iterdir() if path.is_dir()] == []
@@ -174,7 +170,6 @@ async def test_a_cancelled_start_ends_the_conversion(gguf, tmp_path, monkeypatch
 
 
 def test_the_folder_appears_whole_and_once(tmp_path, monkeypatch):
-    pytest.importorskip("filelock")
     target = tmp_path / "model"
     left_over = tmp_path / ".model.part-killed"
     left_over.mkdir()
@@ -197,7 +192,6 @@ def test_the_folder_appears_whole_and_once(tmp_path, monkeypatch):
 
 
 def test_a_write_that_fails_leaves_no_folder(tmp_path, monkeypatch):
-    pytest.importorskip("filelock")
     monkeypatch.setattr(convert, "_write", lambda gguf, folder: (folder / "half").touch() or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         convert.convert(tmp_path / "gguf", tmp_path / "model")
