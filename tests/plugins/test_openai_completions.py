@@ -39,7 +39,7 @@ def test_least_request_gets_openais_default_length():
 
 @pytest.mark.parametrize(
     ("prompt", "read"),
-    [("a", "a"), ([1, 0, 2], [1, 0, 2]), (["a"], "a"), ([[1, 2]], [1, 2])],
+    [("a", "a"), ([1, 0, 2], (1, 0, 2)), (["a"], "a"), ([[1, 2]], (1, 2))],
 )
 def test_prompt_of_every_shape(prompt, read):
     assert decode(prompt=prompt).prompt == read
@@ -98,7 +98,7 @@ def test_parameters_arrive():
         n=2, max_tokens=5, top_logprobs=1, stop=["x"], extra={"truncate_prompt_tokens": 4}
     )
     assert (request.model, request.stream, request.include_usage) == ("tiny", True, True)
-    assert request.metadata == {"user": "u"}
+    assert request.client_fields == {"user": "u"}
 
 
 TOKENS = [

@@ -40,7 +40,7 @@ def decode(**fields):
 
 
 def decode_items(*items):
-    return decode(input=list(items)).messages
+    return list(decode(input=list(items)).messages)
 
 
 def client(reply) -> Any:
@@ -118,7 +118,7 @@ def test_a_reply_says_what_it_goes_on_from_and_whether_it_is_kept():
 
 def test_empty_text_is_an_empty_message():
     """Fault: `input: ""` was an exception."""
-    assert decode(input="").messages == [Message(role="user", content="")]
+    assert decode(input="").messages == (Message(role="user", content=""),)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_sampling():
     assert request.sampling == Sampling(
         max_tokens=5, temperature=0.1, top_p=0.9, top_logprobs=2, seed=3, extra={"guided_regex": "a"}
     )
-    assert (request.metadata, request.template_kwargs) == ({"user": "u"}, {"enable_thinking": False})
+    assert (request.client_fields, request.template_kwargs) == ({"user": "u"}, {"enable_thinking": False})
 
 
 def test_logprobs_are_asked_for_by_include():
@@ -304,7 +304,7 @@ def test_custom_tool_calls_in_the_history():
         {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "*** Begin"},
         {"type": "custom_tool_call_output", "call_id": "c", "output": "done"},
     )
-    assert said.tool_calls == [ToolCall(name="patch", arguments='{"input":"*** Begin"}', id="c")]
+    assert said.tool_calls == (ToolCall(name="patch", arguments='{"input":"*** Begin"}', id="c"),)
     assert (result.role, result.content, result.tool_call_id) == ("tool", "done", "c")
 
 

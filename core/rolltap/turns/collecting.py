@@ -1,6 +1,6 @@
 """A reply collected from its deltas: the plain answer, and the message that the record keeps."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rolltap.types.chat import Message, ToolCall
 from rolltap.types.generation import ChatDelta, Choice, TokenLogprob, ToolCallDelta, Usage
@@ -25,7 +25,7 @@ class _ChoiceParts:
         self.calls: dict[int, ToolCallDelta] = {}
         self.arguments: dict[int, list[str]] = {}
         self.logprobs: list[TokenLogprob] | None = None
-        self.extra: dict[str, object] = {}
+        self.extra: dict[str, Any] = {}
         self.end: ChatDelta | None = None
 
     def add(self, delta: ChatDelta) -> None:
@@ -40,8 +40,11 @@ class _ChoiceParts:
             if self.logprobs is None:
                 self.logprobs = []
             self.logprobs.extend(delta.logprobs)
-        if delta.extra is not None:
-            self.extra |= delta.extra
+        for name, value in (delta.extra or {}).items():
+            so_far = self.extra.get(name)
+            if isinstance(so_far, list) and isinstance(value, list):
+                value = [*so_far, *value]  # such as details of the thinking  # noqa: PLW2901
+            self.extra[name] = value
         if delta.finish_reason is not None:
             self.end = delta
 

@@ -16,6 +16,7 @@ from rolltap import (
     ToolCall,
     ToolCallDelta,
 )
+from rolltap_plugins.openai_dialects.custom import CustomCalls, as_input
 from rolltap_plugins.openai_dialects.replies import (
     DONE,
     finish_reason,
@@ -30,7 +31,9 @@ class ChatState(Struct, frozen=True):
     """What the reply must know of the request's form."""
 
     functions: bool = False
-    """Whether the client speaks the deprecated `functions`."""
+    """Whether the client speaks the deprecated `functions`, and so looks for `function_call` in the reply."""
+    freeform: frozenset[str] = frozenset()
+    """The names of the tools whose calls are shown as free text."""
 
 
 def chat_completion(request: ChatRequest, completion: Completion) -> dict[str, Any]:
@@ -40,27 +43,27 @@ def chat_completion(request: ChatRequest, completion: Completion) -> dict[str, A
         "object": "chat.completion",
         "created": completion.created,
         "model": completion.model,
-        "choices": [_choice(choice, _wants_functions(request)) for choice in completion.choices],
+        "choices": [_choice(choice, _state(request)) for choice in completion.choices],
         "usage": usage_body(completion.usage),
     }
 
 
-def _wants_functions(request: ChatRequest) -> bool:
-    """Whether the client speaks the deprecated `functions`, and so looks for `function_call` in the reply."""
-    return isinstance(request.state, ChatState) and request.state.functions
+def _state(request: ChatRequest) -> ChatState:
+    """The state that the request was decoded with; an empty one for a request that was not decoded here."""
+    return request.state if isinstance(request.state, ChatState) else ChatState()
 
 
-def _choice(choice: Choice, functions: bool) -> dict[str, Any]:
+def _choice(choice: Choice, state: ChatState) -> dict[str, Any]:
     message: dict[str, Any] = choice.extra | {
         "role": "assistant",
         "content": None if choice.tool_calls and not choice.text else choice.text,
         "refusal": None,
     }
     if choice.reasoning:
-        message["reasoning_content"] = choice.reasoning
+        message |= _thought(choice.reasoning)
     if choice.tool_calls:
-        message["tool_calls"] = [_call(call) for call in choice.tool_calls]
-        if functions:
+        message["tool_calls"] = [_call(call, state) for call in choice.tool_calls]
+        if state.functions:
             first = choice.tool_calls[0]
             message["function_call"] = {"name": first.name, "arguments": first.arguments}
     logprobs = (
@@ -70,16 +73,21 @@ def _choice(choice: Choice, functions: bool) -> dict[str, Any]:
         "index": choice.index,
         "message": message,
         "logprobs": logprobs,
-        "finish_reason": _finish_reason(choice.finish_reason, functions),
+        "finish_reason": _finish_reason(choice.finish_reason, state.functions),
     }
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }
+def _thought(text: str) -> dict[str, str]:
+    """Thinking under both of the names that clients look for."""
+    return {"reasoning": text, "reasoning_content": text}
+
+
+def _call(call: ToolCall, state: ChatState) -> dict[str, Any]:
+    if call.name in state.freeform:
+        custom = {"name": call.name, "input": as_input(call.arguments)}
+        return {**call.extra, "id": call.id, "type": "custom", "custom": custom}
+    function = {**call.extra.get("function", {}), "name": call.name, "arguments": call.arguments}
+    return {**call.extra, "id": call.id, "type": "function", "function": function}
 
 
 def _finish_reason(reason: FinishReason, functions: bool) -> str:
@@ -105,7 +113,8 @@ class ChatStream(StreamEncoder):
         self._text_tail = b'},"logprobs":null,"finish_reason":null}' + self._tail
         self._text_heads: dict[int, bytes] = {}
         self._include_usage = request.include_usage
-        self._functions = _wants_functions(request)
+        self._functions = _state(request).functions
+        self._custom = CustomCalls(_state(request).freeform)
 
     def start(self) -> bytes:
         """The first choice's role."""
@@ -128,6 +137,11 @@ class ChatStream(StreamEncoder):
         frames = []
         for choice in completion.choices:
             frames.append(self._begin_to(choice.index))
+            rest = [
+                _custom_piece(number, piece) for number, piece in self._custom.rest(choice.index) if piece
+            ]
+            if rest:
+                frames.append(self._chunk(choice.index, {"tool_calls": rest}))
             reason = _finish_reason(choice.finish_reason, self._functions)
             frames.append(self._chunk(choice.index, {}, reason=reason))
         if self._include_usage:
@@ -150,12 +164,12 @@ class ChatStream(StreamEncoder):
     def _mixed(self, delta: ChatDelta) -> bytes:
         parts: dict[str, Any] = dict(delta.extra or ())
         if delta.reasoning:
-            parts["reasoning_content"] = delta.reasoning
+            parts |= _thought(delta.reasoning)
         if delta.text:
             parts["content"] = delta.text
         if delta.tool_calls:
             calls = fragments(delta)
-            parts["tool_calls"] = [_fragment(call) for call in calls]
+            parts["tool_calls"] = [self._fragment(delta.index, call) for call in calls]
             if self._functions:
                 parts |= _function_call([call for call in calls if call.index == 0])
         if not parts and not delta.logprobs and not delta.reply_extra:
@@ -163,6 +177,17 @@ class ChatStream(StreamEncoder):
         logprobs = {"content": logprobs_body(delta.logprobs)} if delta.logprobs else None
         chunk = self._chunk(delta.index, parts, logprobs=logprobs)
         return self._with_fields(chunk, delta.reply_extra) if delta.reply_extra else chunk
+
+    def _fragment(self, choice: int, call: ToolCallDelta) -> dict[str, Any]:
+        piece = self._custom.piece(choice, call)
+        kind = "function" if piece is None else "custom"
+        told = {"arguments": call.arguments} if piece is None else {"input": piece}
+        extra = call.extra or {}
+        body: dict[str, Any] = {**extra, "index": call.index, kind: {**extra.get("function", {}), **told}}
+        if call.name is not None:
+            body[kind]["name"] = call.name
+            body |= {"id": call.id, "type": kind}
+        return body
 
     def _with_fields(self, chunk: bytes, fields: dict[str, Any]) -> bytes:
         """A chunk with further fields of the whole reply in front of its own."""
@@ -180,13 +205,8 @@ class ChatStream(StreamEncoder):
         return self._head + orjson.dumps(choice) + self._tail
 
 
-def _fragment(call: ToolCallDelta) -> dict[str, Any]:
-    function: dict[str, Any] = {"arguments": call.arguments}
-    body: dict[str, Any] = {"index": call.index, "function": function}
-    if call.name is not None:
-        function["name"] = call.name
-        body |= {"id": call.id, "type": "function"}
-    return body
+def _custom_piece(number: int, text: str) -> dict[str, Any]:
+    return {"index": number, "custom": {"input": text}}
 
 
 def _function_call(calls: list[ToolCallDelta]) -> dict[str, Any]:
