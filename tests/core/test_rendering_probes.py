@@ -6,7 +6,7 @@ from rendering_conversations import ENDS, TEMPLATES, Renderers, family
 from rolltap.rendering import Renderer, probe
 from rolltap.types.chat import ChatRequest, Message, ToolCall
 
-OPENERS = {"glm": {"<|user|>", "<|observation|>"}}
+NEXT_TURN = {"glm": {"<|user|>", "<|observation|>"}}
 FORMS = {
     # arguments as dicts, shown at all, content beside calls, systems
     "chatml": (True, True, None, "anywhere"),
@@ -41,25 +41,25 @@ def with_template(renderers, tmp_path):
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_the_ends_of_turns_are_found(renderers, template):
     renderer, name = renderers(template), family(template)
-    openers = OPENERS.get(name, set())
-    assert {renderer.codec.text_of(index) for index in renderer.closers} == ENDS[name].stops
-    assert {renderer.codec.text_of(index) for index in renderer.boundary.openers} == openers
+    next_turn = NEXT_TURN.get(name, set())
+    assert {renderer.codec.text_of(index) for index in renderer.end_ids} == ENDS[name].stops
+    assert {renderer.codec.text_of(index) for index in renderer.boundary.next_turn_ids} == next_turn
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_the_form_is_found(renderers, template):
-    form = renderers(template).form
+    form = renderers(template).capabilities
     expected = FORMS.get(template, FORMS[family(template)])
     assert (form.dict_arguments, form.shows_calls, form.empty_content, form.systems) == expected
 
 
 def test_forms_of_single_families(renderers):
-    assert [name for name in TEMPLATES if renderers(name).form.short_call_ids] == ["mistral"]
-    assert [name for name in TEMPLATES if renderers(name).form.developer] == ["harmony"]
-    assert [name for name in TEMPLATES if not renderers(name).form.text_with_calls_and_reasoning] == [
+    assert [name for name in TEMPLATES if renderers(name).capabilities.short_call_ids] == ["mistral"]
+    assert [name for name in TEMPLATES if renderers(name).capabilities.developer] == ["harmony"]
+    assert [name for name in TEMPLATES if not renderers(name).capabilities.text_with_calls_and_reasoning] == [
         "harmony"
     ]
-    takes_text = {family(name) for name in TEMPLATES if renderers(name).form.text_arguments}
+    takes_text = {family(name) for name in TEMPLATES if renderers(name).capabilities.text_arguments}
     assert takes_text == {"chatml", "qwen3", "deepseek"}
 
 
@@ -76,7 +76,7 @@ def test_arguments_are_given_as_the_template_shows_them_right(with_template, sho
         "{% for m in messages %}<|im_start|>{{ m.content or '' }}"
         "{% for call in m.tool_calls or [] %}" + shown + "{% endfor %}<|im_end|>{% endfor %}"
     )
-    assert renderer.form.dict_arguments == as_dict
+    assert renderer.capabilities.dict_arguments == as_dict
 
 
 def test_a_template_without_systems_is_given_their_text_as_the_users(with_template):
@@ -122,7 +122,7 @@ def test_an_end_that_was_added_but_is_not_special_is_found(tmp_path):
         "{% for m in messages %}{{ m.role }}: {{ m.content }}<think>\n{% endfor %}", encoding="utf-8"
     )
     renderer = Renderer(made.tokenizer, chat_template=str(tmp_path / "own.jinja"))
-    assert {renderer.codec.text_of(index) for index in renderer.boundary.closers} >= {"<think>"}
+    assert {renderer.codec.text_of(index) for index in renderer.boundary.end_ids} >= {"<think>"}
 
 
 def findings(renderer):

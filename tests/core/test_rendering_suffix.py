@@ -35,7 +35,7 @@ def rendered(renderer: Renderer, messages, *, tools=TOOLS):
 def after_the_last_turn(renderer, messages, kept):
     """What the template shows after the words of the last kept message, in the whole real conversation."""
     spoken = messages[kept - 1]
-    if spoken.tool_calls and renderer.form.shows_calls:
+    if spoken.tool_calls and renderer.capabilities.shows_calls:
         last = msgspec.structs.replace(spoken.tool_calls[-1], arguments=f'{{"city": "{SPOKEN}"}}')
         words = SPOKEN if spoken.text else None
         spoken = msgspec.structs.replace(spoken, content=words, tool_calls=[*spoken.tool_calls[:-1], last])
@@ -57,7 +57,7 @@ def test_a_suffix_is_what_the_template_shows_after_the_recorded_turn(renderers, 
     messages = data.draw(conversations(calls=calls_of(template)))
     kept = data.draw(st.sampled_from(kept_counts(messages)))
     ends = ENDS[family(template)]
-    closer = ends.call if messages[kept - 1].tool_calls and renderer.form.shows_calls else ends.answer
+    closer = ends.call if messages[kept - 1].tool_calls and renderer.capabilities.shows_calls else ends.answer
     tail = after_the_last_turn(renderer, messages, kept)
     closed = tail[tail.index(closer) + len(closer) :] if closer else tail
 
@@ -198,7 +198,7 @@ def test_deepseeks_second_call_differs_from_its_first(renderers, template):
             messages.append(Message(role="tool", content="r", tool_call_id=call.id))
         return renderer.suffix(ChatRequest(messages=messages), len(messages) - 1, end).text
 
-    assert renderer.stand_in == "with_a_call"
+    assert renderer.dummy_prefix == "with_a_call"
     assert after(1).startswith("<｜tool▁outputs▁begin｜>")  # noqa: RUF001
     assert after(2).startswith("\n<｜tool▁output▁begin｜>")  # noqa: RUF001
     assert after(2) == after(5)
@@ -214,7 +214,7 @@ def test_a_template_that_counts_messages_is_given_all_roles(renderers, tmp_path)
         Message(role=role, content=role) for role in ("user", "assistant", "user", "assistant", "user")
     ]
     suffix = renderer.suffix(ChatRequest(messages=messages), 4, renderer.codec.id_of("<|im_end|>"))
-    assert renderer.stand_in == "all_roles"
+    assert renderer.dummy_prefix == "all_roles"
     assert suffix.text == "\n<|im_start|>5 user\nuser<|im_end|>\n"
 
 

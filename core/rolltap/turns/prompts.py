@@ -129,7 +129,7 @@ async def _raw(request: ChatRequest, forest: Forest, model: str, renderer: Rende
     if parent is not None:
         new = renderer.encode(text[start:])
         closing = parent.last_id()
-        if closing not in renderer.closers:
+        if closing not in renderer.end_ids:
             return _raw_prompt(Conversation(context, parent, 0, [], b""), parent.tokens(), new, text[start:])
         if new[:1] == [closing]:
             return _raw_prompt(
