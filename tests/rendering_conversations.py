@@ -45,6 +45,8 @@ class Ends(NamedTuple):
     """Closes a turn with calls in the history."""
     stops: frozenset[str]
     """All tokens that may end what the model produced."""
+    headers: dict[str, str] = {}
+    """Where nothing closes a turn: the tokens that open the next message, by its role."""
 
 
 _CHATML = Ends("<|im_end|>", "<|im_end|>", frozenset({"<|im_end|>"}))
@@ -52,12 +54,27 @@ ENDS = {
     "chatml": _CHATML,
     "qwen3": _CHATML._replace(stops=frozenset({"<|im_end|>", "<|endoftext|>"})),
     "llama3": Ends("<|eot_id|>", "<|eot_id|>", frozenset({"<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"})),
-    "glm": Ends("", "", frozenset({"<|endoftext|>", "<|user|>", "<|observation|>"})),
+    "glm": Ends(
+        "",
+        "",
+        frozenset({"<|endoftext|>", "<|user|>", "<|observation|>"}),
+        {"user": "<|user|>", "tool": "<|observation|>"},
+    ),
     "deepseek": Ends("<｜end▁of▁sentence｜>", "<｜end▁of▁sentence｜>", frozenset({"<｜end▁of▁sentence｜>"})),  # noqa: RUF001
     "mistral": Ends("</s>", "</s>", frozenset({"</s>"})),
     "harmony": Ends("<|end|>", "<|call|>", frozenset({"<|return|>", "<|call|>", "<|end|>", "<|endoftext|>"})),
     "plain": Ends("", "", frozenset({"</s>"})),
+    "answer_marks": Ends("<|turn_end|>", "<|turn_end|>", frozenset({"<|turn_end|>"})),
+    "last_end": Ends(
+        "", "", frozenset({"</s>", "<|user|>", "<|tool|>"}), {"user": "<|user|>", "tool": "<|tool|>"}
+    ),
+    "spaced": Ends("", "", frozenset({"</s>", "<|user|>"}), {"user": "<|user|>"}),
+    "first_call": _CHATML,
 }
+
+
+CALLS = {"llama3": 1, "harmony": 1, "plain": 0, "spaced": 0}
+"""How many calls of one message a style shows; two where it is not named here."""
 
 
 def family(template: str) -> str:
@@ -89,6 +106,7 @@ _LOOK_ALIKES = [
     "[INST]",
     "<|end|>",
     "<tool_call>",
+    "<|turn_end|>",
 ]
 _WORDS = st.one_of(
     st.sampled_from(["Paris", "is", "sunny", "naïve", "你好", "🙂", "\n", "  ", '"', "{", "}", "\\"]),

@@ -5,13 +5,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rendering_conversations import ENDS, TEMPLATES, TEXTS, TOOLS, Renderers, conversations, family
+from rendering_conversations import CALLS, ENDS, TEMPLATES, TEXTS, TOOLS, Renderers, conversations, family
 from rolltap.errors import BadRequest
 from rolltap.rendering import Renderer
 from rolltap.types.chat import ChatRequest, ImagePart, Message, TextPart, ToolCall
 
 SPOKEN = "spoken-words-that-nobody-else-says"
-APPEND_ONLY = ["chatml", "qwen3", "llama3", "glm", "mistral", "plain"]
+APPEND_ONLY = [
+    "chatml", "qwen3", "llama3", "glm", "mistral", "plain", "answer_marks", "last_end", "spaced", "first_call"
+]  # fmt: skip
+CALL_MARKUP = {"glm": "</arg_value>\n</tool_call>", "last_end": '"}}</call>'}
+"""What ends a call that ends in SPOKEN, where no token ends the turn."""
 RELAXED = settings(
     max_examples=25,
     deadline=None,
@@ -25,7 +29,7 @@ def renderers(tmp_path_factory):
 
 
 def calls_of(template):
-    return {"llama3": 1, "harmony": 1, "plain": 0}.get(family(template), 2)
+    return CALLS.get(family(template), 2)
 
 
 def rendered(renderer: Renderer, messages, *, tools=TOOLS):
@@ -36,9 +40,10 @@ def after_the_last_turn(renderer, messages, kept):
     """What the template shows after the words of the last kept message, in the whole real conversation."""
     spoken = messages[kept - 1]
     if spoken.tool_calls and renderer.capabilities.shows_calls:
-        last = msgspec.structs.replace(spoken.tool_calls[-1], arguments=f'{{"city": "{SPOKEN}"}}')
-        words = SPOKEN if spoken.text else None
-        spoken = msgspec.structs.replace(spoken, content=words, tool_calls=[*spoken.tool_calls[:-1], last])
+        calls = [
+            msgspec.structs.replace(call, arguments=f'{{"city": "{SPOKEN}"}}') for call in spoken.tool_calls
+        ]
+        spoken = msgspec.structs.replace(spoken, content=SPOKEN if spoken.text else None, tool_calls=calls)
     else:
         spoken = Message(role="assistant", content=SPOKEN)
     text = rendered(renderer, [*messages[: kept - 1], spoken, *messages[kept:]])
@@ -69,8 +74,12 @@ def test_a_suffix_is_what_the_template_shows_after_the_recorded_turn(renderers, 
             assert renderer.suffix(request, kept, renderer.codec.id_of(stop)).text == closed
     else:
         # Nothing belongs to the turn but its own markup; the next message's opening ends it.
-        assert tail.endswith(cut.text)
-        assert tail[: len(tail) - len(cut.text)] in ("", "</arg_value>\n</tool_call>")
+        markup = CALL_MARKUP.get(family(template), "") if messages[kept - 1].tool_calls else ""
+        assert tail == markup + cut.text
+        header = ends.headers.get(messages[kept].role, "")
+        for stop in ends.stops:
+            suffix = renderer.suffix(request, kept, renderer.codec.id_of(stop)).text
+            assert suffix == (cut.text.split(header, 1)[1] if stop == header else cut.text)
     assert renderer.decode(cut.ids) == cut.text
 
 
@@ -91,8 +100,7 @@ def test_a_recorded_conversation_is_the_rendered_one(renderers, template, data):
         after = rendered(renderer, messages[: kept + 1], tools=tools)
         produced = after[len(rendered(renderer, messages[: kept - 1], tools=tools)) :]
         closer = ends.call if messages[kept - 1].tool_calls else ends.answer
-        if template == "glm":
-            closer = "<|observation|>" if messages[kept - 1].tool_calls else "<|user|>"
+        closer = closer or ends.headers.get(messages[kept].role, "")
         own = produced[: produced.index(closer) + len(closer)] if closer else messages[kept - 1].text
         record += renderer.codec.encode_after(record[-1], own)
         following = next((i for i in kept_counts(messages) if i > kept), len(messages) + 1)
@@ -100,7 +108,7 @@ def test_a_recorded_conversation_is_the_rendered_one(renderers, template, data):
         record += renderer.suffix(step, kept, record[-1]).ids
         whole = renderer.prompt(step)
         assert renderer.decode(record) == renderer.decode(whole.ids)
-        if template not in ("plain", "glm"):  # without a token between the turns, ids may join over the seam
+        if ends.answer:  # without a token between the turns, ids may join over the seam
             assert record == whole.ids
 
 
@@ -118,10 +126,11 @@ def test_a_turn_is_closed_exactly_once_however_it_ended(renderers, template, dat
     first_is_end = bool(ids) and ids[0] in stops
     if family(template) == "plain":
         assert not first_is_end
-    elif family(template) == "glm":
+    elif ends.headers:
         # The opening of the next message is shown exactly once: recorded, or in the suffix.
-        following = "<|observation|>" if messages[kept].role == "tool" else "<|user|>"
-        assert first_is_end == (last != renderer.codec.id_of(following))
+        following = ends.headers[messages[kept].role]
+        shown = renderer.decode(ids).lstrip().startswith(following)
+        assert shown == (last != renderer.codec.id_of(following))
     else:
         assert first_is_end == (last not in stops)
 

@@ -1,5 +1,6 @@
 """Where an assistant's turn ends in a template, and what of that a recorded sequence already has."""
 
+import secrets
 from collections.abc import Iterable
 from functools import cache
 from itertools import takewhile
@@ -15,8 +16,8 @@ from rolltap.rendering.template import ChatTemplate
 from rolltap.rendering.template_capabilities import MARK, PROBE_TOOLS, TemplateCapabilities
 from rolltap.types.chat import Message, Role, ToolCall
 
-NEXT_MARK = f"next{MARK}"
-"""The text of the message after the assistant's."""
+NEXT_MARK = f"next{secrets.token_hex(8)}"
+"""The text of the message after the assistant's. It does not contain MARK."""
 
 _CALL = ToolCall(name="probe", id="call00001")
 
@@ -102,10 +103,13 @@ class BoundaryFinder:
         opening, _, rest = self._render([user], prompt=False).rpartition(MARK)
         self._after_user = {mark.id for mark in codec.special_spans(rest)}
         """Special tokens that close a user's message."""
-        bos = codec.tokenizer.bos_token_id
-        self._before_user = {mark.id for mark in codec.special_spans(opening)} - {bos}
+        opened = codec.special_spans(opening)
+        if opened and opened[0].id in (codec.tokenizer.bos_token_id, codec.tokenizer.eos_token_id):
+            opened = opened[1:]  # it begins the text, not the message; some models have one token for both ends
+        self._before_user = {mark.id for mark in opened}
         """Special tokens that open a conversation with a user's message."""
         self._ending = cache(self._find_ending)
+        self._shared = cache(self._find_shared)
 
     def find(self) -> TurnBoundary:
         """The ids that end a turn: the model's own, and those of the template where these do not occur in it."""
@@ -144,7 +148,7 @@ class BoundaryFinder:
         # Two tokens may begin with the same letters.
         common = next((span.start for span in spans if span.start < common < span.stop), common)
         markup = len(between[:common].rstrip()) if calls else 0
-        end = self._end(spans, common, between, markup, calls=calls, tools=tools)
+        end = self._end(spans, common, calls=calls, tools=tools)
         if end is not None:
             return Seam(between=between, end_start=end.start, end_stop=end.stop)
         header = next((span for span in spans if span.start >= markup), None)
@@ -154,9 +158,7 @@ class BoundaryFinder:
             between=between, end_start=markup, end_stop=markup, next_id=header.id, next_stop=header.stop
         )
 
-    def _end(
-        self, spans: list[TokenSpan], common: int, between: str, markup: int, *, calls: bool, tools: bool
-    ) -> TokenSpan | None:
+    def _end(self, spans: list[TokenSpan], common: int, *, calls: bool, tools: bool) -> TokenSpan | None:
         """The token that ends the turn. `common` is how much of `between` is there without a next message too."""
         own = next((span for span in spans if span.id in self._model_end_ids), None)
         if own is not None and (
@@ -165,17 +167,30 @@ class BoundaryFinder:
             or not self._is_header(own.id, calls=calls, tools=tools)
         ):
             return own
-        always = [span for span in spans if span.stop <= common]
-        if always and not calls:
-            return always[-1]
-        if always and self._answer_end_id is not None:
-            # Further special tokens may be the call's own markup.
-            return next((span for span in always if span.id == self._answer_end_id), always[-1])
-        # Some templates end the last answer of all in another way than earlier ones (gpt-oss).
-        first = next((span for span in spans if span.start >= markup), None)
-        if first is not None and first.id in self._after_user and not between[markup : first.start].strip():
-            return first
-        return None
+        shared = self._shared(calls=calls, tools=tools)
+        closing = list(
+            takewhile(
+                lambda span: span.stop <= common or span.id in self._after_user or span in shared, spans
+            )
+        )
+        if not closing or not calls:
+            return closing[-1] if closing else None
+        if self._answer_end_id is None:
+            return None
+        # Further special tokens may be the call's own markup.
+        return next((span for span in closing if span.id == self._answer_end_id), closing[-1])
+
+    def _find_shared(self, *, calls: bool, tools: bool) -> set[TokenSpan]:
+        """Special tokens after an assistant's words, whatever follows, that open no message.
+
+        Some templates end the last message of all in another way than earlier ones, or not at all.
+        """
+        roles: tuple[Role | None, ...] = ("user", None)
+        user, opening = (
+            self._codec.special_spans(self._between(calls=calls, next_role=role, tools=tools) or "")
+            for role in roles
+        )
+        return {span for span in set(user) & set(opening) if span.id not in self._before_user}
 
     def _is_header(self, index: int, *, calls: bool, tools: bool) -> bool:
         """Whether the token opens the next message: it opens a first one too, or differs by the next one's role."""

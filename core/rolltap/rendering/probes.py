@@ -8,7 +8,7 @@ from rolltap.errors import BadRequest
 from rolltap.rendering.messages import as_dict, place_systems
 from rolltap.rendering.renderer import Renderer
 from rolltap.rendering.template_capabilities import PROBE_TOOLS
-from rolltap.types.chat import Message, ToolCall
+from rolltap.types.chat import ChatRequest, Message, ToolCall
 
 
 class Finding(Struct, frozen=True):
@@ -35,6 +35,7 @@ def probe(renderer: Renderer) -> list[Finding]:
         return [Finding("chat template", False, renderer.template.refusal)]
     return [
         _boundary(renderer),
+        _second_turn(renderer),
         _append_only(renderer, "append-only, plain", [_SYSTEM, _USER, _ANSWER], _NEXT),
         _append_only(renderer, "append-only, tools", [_SYSTEM, _USER, _CALLING], _RESULT),
         _append_only(renderer, "append-only, thinking", [_SYSTEM, _USER, _THINKING], _NEXT),
@@ -75,6 +76,14 @@ def _boundary(renderer: Renderer) -> Finding:
     if next_turn_ids:
         said.append(f"or with what begins the next: {_names(renderer, next_turn_ids)}")
     return Finding("turn boundary", True, " ".join(said))
+
+
+def _second_turn(renderer: Renderer) -> Finding:
+    try:
+        renderer.prompt(ChatRequest(messages=[_USER, _ANSWER, _NEXT]))
+    except BadRequest as error:
+        return Finding("second turn", False, f"a conversation ends after the first answer: {error}")
+    return Finding("second turn", True, "the template takes an answer and a next question")
 
 
 def _append_only(renderer: Renderer, name: str, old: list[Message], new: Message) -> Finding:
@@ -121,7 +130,8 @@ def _generation_prompt(renderer: Renderer) -> Finding:
     closed, opened = _text(renderer, [_USER], prompt=False), _text(renderer, [_USER])
     if closed is None or opened is None:
         return Finding("generation prompt", False, "the template refuses a conversation of one user message")
-    opening = opened.removeprefix(closed)
+    # A template that ends the last message in a way of its own has more after it than the opening.
+    opening = opened.removeprefix(closed) if opened.startswith(closed) else opened.rpartition(_USER.text)[2]
     if closed == opened:
         return Finding("generation prompt", True, "none: the template opens no answer")
     thinking = ", which opens the thinking" if opening.rstrip().endswith("<think>") else ""

@@ -108,14 +108,13 @@ class SuffixRenderer:
         tools: Sequence[dict[str, Any]],
         variables: dict[str, Any],
     ) -> str | None:
-        """What stands between the last assistant's words and the next message's; None where it can't be seen."""
-        marked = [msgspec.structs.replace(message, content=NEXT_MARK) for message in new[:1]]
+        """What stands between the last assistant's words and the first of the new ones that is shown."""
+        marked = [msgspec.structs.replace(message, content=NEXT_MARK) for message in new]
         try:
-            tail = self._tail(old, [*marked, *new[1:]], tools, variables) or ""
+            tail = self._tail(old, marked, tools, variables)
         except BadRequest:
             return None
-        before, found, _ = tail.partition(NEXT_MARK)
-        return before if found else None
+        return None if tail is None else tail.partition(NEXT_MARK)[0]
 
     def _seam(self, calls: bool, next_role: Role | None, *, tools: bool) -> Seam | None:
         key = (calls, next_role, tools)
