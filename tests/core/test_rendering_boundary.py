@@ -12,9 +12,29 @@ from rolltap.rendering.tokenizer import load_tokenizer
 from rolltap.testing.tokenizers import tiny_tokenizer
 from rolltap.types.chat import ChatRequest, Message, ToolCall
 
-SPECIAL = ["<eos>", "<end>", "<s>", "<A>", "</A>", "<R>", "</R>", "<start>", "<user>", "<assistant>", "<tool>"]
+SPECIAL = [
+    "<eos>",
+    "<end>",
+    "<s>",
+    "<A>",
+    "</A>",
+    "<R>",
+    "</R>",
+    "<start>",
+    "<user>",
+    "<assistant>",
+    "<tool>",
+]
 USER = Message(role="user", content="Hello")
 NEXT = Message(role="user", content="What do <end> and <eos> mean?")
+
+
+CALLS = [ToolCall(name="f", id="call00001"), ToolCall(name="g", id="call00002")]
+RESULTS = [
+    Message(role="tool", content=f"r{number}", tool_call_id=call.id, name=call.name)
+    for number, call in enumerate(CALLS)
+]
+CALLED = Message(role="assistant", tool_calls=CALLS)
 
 
 class Style(NamedTuple):
@@ -45,7 +65,9 @@ class Style(NamedTuple):
         before, after = (repr(space) for space in self.space)
         return (
             f"{{{{- {self.bos!r} }}}}{{%- for m in messages %}}{{{{- {self.opening('X')!r}.replace('X', m.role) }}}}"
-            f"{{%- if m.role == 'assistant' %}}{{{{- {marks[0]!r} + m.content + {marks[1]!r} }}}}"
+            f"{{%- if m.role == 'assistant' %}}{{{{- {marks[0]!r} + (m.content or '') }}}}"
+            "{%- for call in m.tool_calls or [] %}{{- '(' + call.function.arguments | tojson + ')' }}{%- endfor %}"
+            f"{{{{- {marks[1]!r} }}}}"
             f"{{{{- {before} + {self.end!r} if {condition} else '' }}}}"
             f"{{%- else %}}{{{{- m.content + ({self.end!r} if {self.closes_users} else '') }}}}{{%- endif %}}"
             f"{{{{- {after} }}}}{{%- endfor %}}"
@@ -95,30 +117,31 @@ def after(renderer, messages, last, *, tools=()):
     return renderer.suffix(ChatRequest(messages=messages, tools=list(tools)), kept, last_id).text
 
 
+@pytest.mark.parametrize("calls", [False, True])
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(style=STYLES)
-def test_a_turn_is_closed_once_in_templates_of_every_make(with_template, style):
-    stops = ["<user>", "<start>"] if style.stops_at_headers else []
+def test_a_turn_is_closed_once_in_templates_of_every_make(with_template, calls, style):
+    stops = ["<user>", "<tool>", "<start>"] if style.stops_at_headers else []
     renderer = with_template(style.template(), *stops)
-    answer = Message(role="assistant", content="Hi")
+    answer, following, words = Message(role="assistant", content="Hi"), NEXT, "Hi"
+    if calls:
+        answer, following, words = CALLED, RESULTS[0], "({})({})"
+    messages = [USER, answer, following]
     closing = style.end if style.closes in ("always", "unless last") else ""
-    mark, header = "</R>" if style.marked else "", style.opening("user")
-    own = style.space[1] + header
-    rest = own + NEXT.content + (style.end if style.closes_users else "") + style.space[1]
-    rest += style.opening("assistant")
-    whole = renderer.prompt(ChatRequest(messages=[USER, answer, NEXT])).text
-    before = style.space[0] if closing else ""
-    assert whole.endswith("Hi" + mark + before + closing + rest)
+    mark = "</R>" if style.marked else ""
+    rest = style.space[1] + style.opening(following.role) + following.text
+    rest += (style.end if style.closes_users else "") + style.space[1] + style.opening("assistant")
+    whole = renderer.prompt(ChatRequest(messages=messages)).text
+    assert whole.endswith(words + mark + (style.space[0] if closing else "") + closing + rest)
 
     # The model ended its turn: nothing before the header is repeated, nothing of it is lost.
-    assert after(renderer, [USER, answer, NEXT], "<eos>") == rest
-    # It was cut: the turn is closed as the template closes it, without the answer's own markup before that.
-    cut = after(renderer, [USER, answer, NEXT], "word")
-    assert cut == (closing or mark) + rest
+    assert after(renderer, messages, "<eos>") == rest
+    # It was cut: the turn is closed as the template closes it, without the markup of its own before that.
+    assert after(renderer, messages, "word") == (closing or mark) + rest
     # It stopped by what opens the next message.
-    opener = {"own": "<user>", "shared": "<start>"}.get(style.header)
+    opener = {"own": f"<{following.role}>", "shared": "<start>"}.get(style.header)
     if opener and not closing and not mark:
-        assert after(renderer, [USER, answer, NEXT], opener) == rest.split(opener, 1)[1]
+        assert after(renderer, messages, opener) == rest.split(opener, 1)[1]
 
 
 MARKED = (
@@ -153,12 +176,6 @@ CALLING = (
     "<end>\n{% endfor %}{{ '<start>assistant\n' if add_generation_prompt }}"
 )
 CALL = "<R>{{ c.function.name }} {{ c.function.arguments | tojson }}</R>"
-CALLS = [ToolCall(name="f", id="call00001"), ToolCall(name="g", id="call00002")]
-RESULTS = [
-    Message(role="tool", content=f"r{number}", tool_call_id=call.id, name=call.name)
-    for number, call in enumerate(CALLS)
-]
-CALLED = Message(role="assistant", tool_calls=CALLS)
 
 
 def calling(*, content="", call=CALL, shown="true"):

@@ -6,7 +6,6 @@ from rendering_conversations import ENDS, TEMPLATES, Renderers, family
 from rolltap.rendering import Renderer, probe
 from rolltap.types.chat import ChatRequest, Message, ToolCall
 
-NEXT_TURN = {"glm": {"<|user|>", "<|observation|>"}}
 FORMS = {
     # arguments as dicts, shown at all, content beside calls, systems
     "chatml": (True, True, None, "anywhere"),
@@ -17,6 +16,10 @@ FORMS = {
     "mistral": (True, True, None, "first"),
     "harmony": (True, True, None, "anywhere"),
     "plain": (True, False, "", "anywhere"),
+    "answer_marks": (True, True, None, "anywhere"),
+    "last_end": (True, True, None, "anywhere"),
+    "spaced": (True, False, "", "anywhere"),
+    "first_call": (True, True, "", "anywhere"),
     "real-smollm2": (True, False, "", "anywhere"),
 }
 
@@ -41,9 +44,10 @@ def with_template(renderers, tmp_path):
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_the_ends_of_turns_are_found(renderers, template):
     renderer, name = renderers(template), family(template)
-    next_turn = NEXT_TURN.get(name, set())
     assert {renderer.codec.text_of(index) for index in renderer.end_ids} == ENDS[name].stops
-    assert {renderer.codec.text_of(index) for index in renderer.boundary.next_turn_ids} == next_turn
+    assert {renderer.codec.text_of(index) for index in renderer.boundary.next_turn_ids} == set(
+        ENDS[name].headers.values()
+    )
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
@@ -135,7 +139,10 @@ def test_probing_says_what_holds_for_each_template(renderers, template):
     assert found["turn boundary"][0]
     assert found["append-only, plain"][0] == (name not in ("deepseek", "mistral"))
     assert found["append-only, thinking"][0] == (template not in LOSE_THINKING)
-    assert found["tools"][0] == (name not in ("deepseek", "plain") and template != "real-smollm2")
+    assert found["tools"][0] == (name not in ("deepseek", "plain", "spaced") and template != "real-smollm2")
+    assert found["second turn"][0]
+    assert found["tool results"][0] == (name != "spaced")
+    assert found["parallel calls"][0] == (name not in ("first_call", "harmony", "llama3"))
     assert ("opens the thinking" in found["generation prompt"][1]) == (name == "deepseek")
     assert ("adds special tokens" in found["BOS"][1]) == (name in ("llama3", "deepseek", "mistral"))
 
@@ -164,6 +171,23 @@ def test_probing_a_template_that_refuses_everything(with_template):
     found = findings(with_template("{{ raise_exception('no') }}"))
     assert not found["generation prompt"][0]
     assert not found["tools"][0]
+
+
+def test_probing_says_what_a_template_refuses(with_template):
+    found = findings(
+        with_template(
+            "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content.x.y }}{% endif %}{{ m.content }}{% endfor %}"
+        )
+    )
+    assert not found["second turn"][0]
+    assert "has no attribute 'x'" in found["second turn"][1]
+    assert found["tool results"] == (
+        False, "the template refuses a tool's result: requests with one are answered with a 400"
+    )  # fmt: skip
+
+
+def test_the_opening_of_an_answer_is_found_where_the_last_message_ends_in_another_way(renderers):
+    assert findings(renderers("last_end"))["generation prompt"] == (True, "'<|assistant|>'")
 
 
 def test_probing_says_where_no_answer_is_opened(renderers):

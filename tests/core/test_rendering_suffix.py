@@ -5,17 +5,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rendering_conversations import CALLS, ENDS, TEMPLATES, TEXTS, TOOLS, Renderers, conversations, family
+from rendering_conversations import (
+    CALLS,
+    ENDS,
+    REAL_TOKENS,
+    TEMPLATES,
+    TEXTS,
+    TOOLS,
+    Renderers,
+    conversations,
+    family,
+)
 from rolltap.errors import BadRequest
 from rolltap.rendering import Renderer
 from rolltap.types.chat import ChatRequest, ImagePart, Message, TextPart, ToolCall
 
+EVERY = [*TEMPLATES, *REAL_TOKENS]
 SPOKEN = "spoken-words-that-nobody-else-says"
 APPEND_ONLY = [
     "chatml", "qwen3", "llama3", "glm", "mistral", "plain", "answer_marks", "last_end", "spaced", "first_call"
 ]  # fmt: skip
-CALL_MARKUP = {"glm": "</arg_value>\n</tool_call>", "last_end": '"}}</call>'}
-"""What ends a call that ends in SPOKEN, where no token ends the turn."""
 RELAXED = settings(
     max_examples=25,
     deadline=None,
@@ -54,7 +63,7 @@ def kept_counts(messages):
     return [index + 1 for index, message in enumerate(messages) if message.role == "assistant"]
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", EVERY)
 @RELAXED
 @given(data=st.data())
 def test_a_suffix_is_what_the_template_shows_after_the_recorded_turn(renderers, template, data):
@@ -74,7 +83,7 @@ def test_a_suffix_is_what_the_template_shows_after_the_recorded_turn(renderers, 
             assert renderer.suffix(request, kept, renderer.codec.id_of(stop)).text == closed
     else:
         # Nothing belongs to the turn but its own markup; the next message's opening ends it.
-        markup = CALL_MARKUP.get(family(template), "") if messages[kept - 1].tool_calls else ""
+        markup = ends.markup if messages[kept - 1].tool_calls else ""
         assert tail == markup + cut.text
         header = ends.headers.get(messages[kept].role, "")
         for stop in ends.stops:
@@ -112,7 +121,7 @@ def test_a_recorded_conversation_is_the_rendered_one(renderers, template, data):
             assert record == whole.ids
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", EVERY)
 @RELAXED
 @given(data=st.data())
 def test_a_turn_is_closed_exactly_once_however_it_ended(renderers, template, data):
@@ -120,11 +129,12 @@ def test_a_turn_is_closed_exactly_once_however_it_ended(renderers, template, dat
     messages = data.draw(conversations(calls=calls_of(template)))
     kept = data.draw(st.sampled_from(kept_counts(messages)))
     ends = ENDS[family(template)]
+    messages[kept] = msgspec.structs.replace(messages[kept], content="Next.")  # not a header spelled out
     stops = {renderer.codec.id_of(stop) for stop in ends.stops}
     last = data.draw(st.sampled_from([*sorted(stops), *renderer.encode("word {")]))
     ids = renderer.suffix(ChatRequest(messages=messages, tools=TOOLS), kept, last).ids
     first_is_end = bool(ids) and ids[0] in stops
-    if family(template) == "plain":
+    if not ends.answer and not ends.headers:
         assert not first_is_end
     elif ends.headers:
         # The opening of the next message is shown exactly once: recorded, or in the suffix.
@@ -135,7 +145,7 @@ def test_a_turn_is_closed_exactly_once_however_it_ended(renderers, template, dat
         assert first_is_end == (last not in stops)
 
 
-@pytest.mark.parametrize("template", [name for name in TEMPLATES if family(name) != "plain"])
+@pytest.mark.parametrize("template", [name for name in EVERY if CALLS.get(family(name), 2)])
 def test_a_cut_call_leaves_no_markup(renderers, template):
     """The rest of a call that was cut is not made up: the turn ends where the model stopped."""
     call = ToolCall(name="get_weather", arguments='{"city": "Paris"}', id="call00001")

@@ -170,7 +170,7 @@ def bare(tmp_path_factory):
 def test_without_a_template_raw_texts_are_served(bare):
     assert bare.decode(bare.encode("Hello")) == "Hello"
     assert bare.end_ids == {bare.tokenizer.eos_token_id}
-    assert bare.stand_in == ""
+    assert bare.dummy_prefix == ""
 
 
 def test_without_a_template_messages_are_refused(bare):

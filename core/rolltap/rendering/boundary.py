@@ -105,7 +105,9 @@ class BoundaryFinder:
         """Special tokens that close a user's message."""
         opened = codec.special_spans(opening)
         if opened and opened[0].id in (codec.tokenizer.bos_token_id, codec.tokenizer.eos_token_id):
-            opened = opened[1:]  # it begins the text, not the message; some models have one token for both ends
+            opened = opened[
+                1:
+            ]  # it begins the text, not the message; some models have one token for both ends
         self._before_user = {mark.id for mark in opened}
         """Special tokens that open a conversation with a user's message."""
         self._ending = cache(self._find_ending)
@@ -144,7 +146,9 @@ class BoundaryFinder:
             # A token that was added and is not special may end an answer too; after a call it is the call's markup.
             spans = self._codec.added_spans(between)
         ending = self._ending(calls=calls, tools=tools)
-        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ending, between, strict=False)))
+        common = sum(
+            1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(ending, between, strict=False))
+        )
         # Two tokens may begin with the same letters.
         common = next((span.start for span in spans if span.start < common < span.stop), common)
         markup = len(between[:common].rstrip()) if calls else 0
@@ -221,9 +225,7 @@ class BoundaryFinder:
         like = Message(role="assistant", tool_calls=[_CALL] if calls else [])
         return [{"role": "user", "content": "Hello"}, last_assistant(like, self._capabilities)]
 
-    def _render(
-        self, messages: list[dict[str, Any]], *, tools: bool = False, prompt: bool = True
-    ) -> str:
+    def _render(self, messages: list[dict[str, Any]], *, tools: bool = False, prompt: bool = True) -> str:
         """The text; "" where the template refuses the messages."""
         try:
             return self._template.render(

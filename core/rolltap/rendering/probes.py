@@ -52,7 +52,9 @@ def probe(renderer: Renderer) -> list[Finding]:
 def _text(
     renderer: Renderer, messages: list[Message], *, tools: bool = False, prompt: bool = True
 ) -> str | None:
-    placed = [as_dict(message, renderer.capabilities) for message in place_systems(messages, renderer.capabilities)]
+    placed = [
+        as_dict(message, renderer.capabilities) for message in place_systems(messages, renderer.capabilities)
+    ]
     try:
         return renderer.template.render(placed, tools=PROBE_TOOLS if tools else (), generation_prompt=prompt)
     except BadRequest:
@@ -161,7 +163,9 @@ def _tool_results(renderer: Renderer) -> Finding:
     ]
     if refused:
         return Finding(
-            "tool results", False, f"the template refuses {refused[0]}: requests with one are answered with a 400"
+            "tool results",
+            False,
+            f"the template refuses {refused[0]}: requests with one are answered with a 400",
         )
     if not renderer.capabilities.shows_tool_results:
         return Finding(

@@ -135,7 +135,12 @@ def _shows_ids_alone(template: ChatTemplate, call: dict[str, Any]) -> bool:
 def _empty_content(template: ChatTemplate, call: dict[str, Any]) -> EmptyContent:
     """The form of no content that the template takes in most places: a message may be read only when it is not last."""
     answer = {"role": "assistant", "content": "Hello yourself."}
-    followers: tuple[list[dict[str, Any]], ...] = ([], [_result(call, "Found")], [_result(call, "Found"), answer, _USER], [_USER])
+    followers: tuple[list[dict[str, Any]], ...] = (
+        [],
+        [_result(call, "Found")],
+        [_result(call, "Found"), answer, _USER],
+        [_USER],
+    )
 
     def places(content: EmptyContent) -> int:
         texts = [_try(template, [_USER, _calling([call], content), *rest]) for rest in followers]
