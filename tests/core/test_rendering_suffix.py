@@ -173,7 +173,7 @@ def test_what_a_user_spells_is_not_taken_for_the_end_of_a_turn(renderers):
     assert suffix.text == "\n\n### user:\nWhat does </s> mean?\n\n### assistant:\n"
 
 
-def test_a_call_in_a_template_without_closers_ends_with_its_markup(renderers, tmp_path):
+def test_a_call_in_a_template_without_an_end_id_ends_with_its_markup(renderers, tmp_path):
     template = tmp_path / "calling.jinja"
     template.write_text(
         "{% for m in messages %}{{ '### ' + m.role + ':\\n' + (m.content or '') }}"

@@ -222,7 +222,7 @@ class BoundaryFinder:
         return after_mark(self._render(self._turn(calls=calls), tools=tools, prompt=False)) or ""
 
     def _turn(self, *, calls: bool) -> list[dict[str, Any]]:
-        like = Message(role="assistant", tool_calls=[_CALL] if calls else [])
+        like = Message(role="assistant", tool_calls=(_CALL,) if calls else ())
         return [{"role": "user", "content": "Hello"}, last_assistant(like, self._capabilities)]
 
     def _render(self, messages: list[dict[str, Any]], *, tools: bool = False, prompt: bool = True) -> str:

@@ -22,10 +22,10 @@ def last_assistant(message: Message, capabilities: TemplateCapabilities) -> dict
     if not (message.tool_calls and capabilities.shows_calls):
         return as_dict(Message(role="assistant", content=MARK), capabilities)
     # The mark is in each call: a template may show the first one alone.
-    calls = [
+    calls = tuple(
         ToolCall(name=call.name, id=call.id, arguments=_MARKED_ARGUMENTS)
         for call in _taken_calls(message, capabilities)
-    ]
+    )
     content = MARK if message.text else None  # some templates show it behind the calls
     return as_dict(Message(role="assistant", content=content, tool_calls=calls), capabilities)
 
@@ -89,7 +89,7 @@ def _taken_calls(message: Message, capabilities: TemplateCapabilities) -> Sequen
 def _short(message: Message, capabilities: TemplateCapabilities) -> dict[str, Any]:
     if message.role in SYSTEM_ROLES:
         return as_dict(message, capabilities)
-    calls = [ToolCall(name=call.name, id=call.id) for call in _taken_calls(message, capabilities)]
+    calls = tuple(ToolCall(name=call.name, id=call.id) for call in _taken_calls(message, capabilities))
     content = _WORD if message.text or not message.tool_calls else None
     short = msgspec.structs.replace(message, content=content, reasoning=None, tool_calls=calls)
     return as_dict(short, capabilities)

@@ -45,7 +45,7 @@ def name_calls(messages: Sequence[Message], capabilities: TemplateCapabilities) 
             calls.append(msgspec.structs.replace(call, id=named[call.id]))
         count += len(calls)
         answered = named.get(message.tool_call_id or "", message.tool_call_id)
-        renamed.append(msgspec.structs.replace(message, tool_calls=calls, tool_call_id=answered))
+        renamed.append(msgspec.structs.replace(message, tool_calls=tuple(calls), tool_call_id=answered))
     return renamed
 
 
