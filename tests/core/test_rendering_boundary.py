@@ -118,7 +118,7 @@ def after(renderer, messages, last, *, tools=()):
 
 
 @pytest.mark.parametrize("calls", [False, True])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(style=STYLES)
 def test_a_turn_is_closed_once_in_templates_of_every_make(with_template, calls, style):
     stops = ["<user>", "<tool>", "<start>"] if style.stops_at_headers else []

@@ -101,14 +101,13 @@ class BoundaryFinder:
         self._answer_end_id: int | None = None
         user = {"role": "user", "content": MARK}
         opening, _, rest = self._render([user], prompt=False).rpartition(MARK)
-        self._after_user = {mark.id for mark in codec.special_spans(rest)}
+        self._after_user = {span.id for span in codec.special_spans(rest)}
         """Special tokens that close a user's message."""
         opened = codec.special_spans(opening)
         if opened and opened[0].id in (codec.tokenizer.bos_token_id, codec.tokenizer.eos_token_id):
-            opened = opened[
-                1:
-            ]  # it begins the text, not the message; some models have one token for both ends
-        self._before_user = {mark.id for mark in opened}
+            # It begins the text, not the message. Some models have one token for both ends of a text.
+            del opened[0]
+        self._before_user = {span.id for span in opened}
         """Special tokens that open a conversation with a user's message."""
         self._ending = cache(self._find_ending)
         self._shared = cache(self._find_shared)
@@ -200,14 +199,15 @@ class BoundaryFinder:
         """Whether the token opens the next message: it opens a first one too, or differs by the next one's role."""
         if index in self._before_user:
             return True
-        firsts = set()
         roles: tuple[Role, ...] = ("user", "tool", "assistant", "system")
-        for role in roles:
-            between = self._between(calls=calls, next_role=role, tools=tools) or ""
-            firsts.update(
-                [span.id for span in self._codec.special_spans(between) if span.id in self._model_end_ids][:1]
+        texts = (self._between(calls=calls, next_role=role, tools=tools) or "" for role in roles)
+        firsts = {
+            next(
+                (span.id for span in self._codec.special_spans(text) if span.id in self._model_end_ids), None
             )
-        return len(firsts) > 1
+            for text in texts
+        }
+        return len(firsts - {None}) > 1
 
     def _between(self, *, calls: bool, next_role: Role | None, tools: bool) -> str | None:
         next_message = [] if next_role is None else [with_next_mark(next_role, self._capabilities)]
