@@ -9,7 +9,9 @@ from rolltap import TokenBackend, TokenDelta
 from rolltap.testing import MODEL, ScriptedTokenBackend, scripted_logprobs
 
 TEXT = 'Straße 🙂 <tool_call>\n{"name": "run", "arguments": {"cmd": "ls 🙂"}}\n</tool_call>'
-TOOLS = [{"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {}}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {}}}}
+]
 BODY = {"messages": [{"role": "user", "content": "Hi."}]}
 
 
@@ -25,7 +27,9 @@ class CutEngine(TokenBackend):
         self.scripted = ScriptedTokenBackend(tokenizer)
         self.tokenizer = tokenizer
         self.text = text
-        self.cuts = {0: list(cuts)} if not isinstance(cuts, dict) else {key: list(at) for key, at in cuts.items()}
+        self.cuts = (
+            {0: list(cuts)} if not isinstance(cuts, dict) else {key: list(at) for key, at in cuts.items()}
+        )
         self.requests = []
         self.paused_polls = 0
         self.versions = versions
@@ -68,7 +72,9 @@ class CutEngine(TokenBackend):
             else:
                 reason = "abort" if most > end - len(done) else "length"
             version = self.versions.pop(0) if self.versions else None
-            spans = None if version is None else [[0, max(0, min(end, len(done) + most) - len(done)), version]]
+            spans = (
+                None if version is None else [[0, max(0, min(end, len(done) + most) - len(done)), version]]
+            )
             yield TokenDelta(index=index, finish_reason=reason, weight_versions=spans)
 
 
@@ -80,7 +86,8 @@ def without_ids(text):
             return {
                 key: cleaned(item)
                 for key, item in value.items()
-                if key not in {"id", "created", "created_at", "item_id", "call_id", "obfuscation", "completed_at"}
+                if key
+                not in {"id", "created", "created_at", "item_id", "call_id", "obfuscation", "completed_at"}
             }
         return [cleaned(item) for item in value] if isinstance(value, list) else value
 
@@ -178,9 +185,7 @@ async def test_a_stop_string_that_the_cut_divides_is_found(rolltap_serve, rollta
         backend = CutEngine(rolltap_tokenizer, "one two three four", [place])
         server = await rolltap_serve(backend)
         session = await server.session()
-        status, body = await server.post(
-            f"/{session}/v1/chat/completions", {**BODY, "stop": ["o three"]}
-        )
+        status, body = await server.post(f"/{session}/v1/chat/completions", {**BODY, "stop": ["o three"]})
         assert (status, body["choices"][0]["message"]["content"]) == (200, "one tw")
 
 
@@ -224,7 +229,9 @@ async def test_what_can_not_be_gone_on_from_begins_anew(rolltap_serve, rolltap_t
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_call_that_ends_with_the_abort_is_an_error_and_marked(rolltap_serve, rolltap_tokenizer, stream):
+async def test_a_call_that_ends_with_the_abort_is_an_error_and_marked(
+    rolltap_serve, rolltap_tokenizer, stream
+):
     backend = CutEngine(rolltap_tokenizer, "one two three", [2])
     server = await rolltap_serve(backend, model={"on_abort": "end"})
     session = await server.session()
@@ -258,7 +265,10 @@ async def test_a_call_whose_engine_dies_goes_on_at_another(rolltap_serve, rollta
                     raise ConnectionResetError("gone")
                 yield delta
 
-    dying, healthy = Dying(rolltap_tokenizer, "one two three", [3]), CutEngine(rolltap_tokenizer, "one two three")
+    dying, healthy = (
+        Dying(rolltap_tokenizer, "one two three", [3]),
+        CutEngine(rolltap_tokenizer, "one two three"),
+    )
 
     class First:
         from rolltap import hookimpl as _hookimpl
@@ -373,7 +383,9 @@ async def test_random_pauses_over_many_sessions_lose_nothing(rolltap_serve, roll
             assert node["metadata"]["trainable"]
             generated = [at for at, token in enumerate(node["masked_tokens"]) if token != -100]
             assert len(generated) == 120
-            assert [node["versions"][at] for at in generated] == [engine.wrote[at, session] for at in generated]
+            assert [node["versions"][at] for at in generated] == [
+                engine.wrote[at, session] for at in generated
+            ]
             continued += node["metadata"].get("continued", 0)
     assert continued > 10
     assert MODEL
