@@ -10,7 +10,7 @@ It records every rollout as exact token ids, loss masks and logprobs. What is pu
 """
 
 from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendView, PauseMode, TokenBackend
-from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
+from rolltap.bases.converters import ErrorReply, MessageConverter, Replies, StreamEncoder
 from rolltap.bases.parsers import Reasoning, ReasoningParser, ToolParser
 from rolltap.bases.server import Server
 from rolltap.bases.stores import Store
@@ -99,6 +99,7 @@ __all__ = [
     "PluginError",
     "Reasoning",
     "ReasoningParser",
+    "Replies",
     "RequestError",
     "Role",
     "RolltapError",

@@ -253,6 +253,7 @@ class Call:
             choices=choices,
             usage=turn.usage(),
             extra=extra,
+            ended=int(time.time()),
             node_ids=tuple(node.id for node in self.nodes),
         )
 

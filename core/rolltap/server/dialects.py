@@ -8,6 +8,7 @@ from contextlib import aclosing, suppress
 from hashlib import blake2b
 from typing import Any
 
+import msgspec
 import orjson
 from aiohttp import ClientConnectionResetError, web
 
@@ -19,7 +20,7 @@ from rolltap.server.access import session_of
 from rolltap.server.errors import error_headers, error_info, json_response
 from rolltap.server.state import CONVERTERS, MODELS, PIPELINE, PLUGINS, REQUEST_ID
 from rolltap.sessions import Session
-from rolltap.types.chat import ChatRequest
+from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta
 
 log = logging.getLogger(__name__)
@@ -83,10 +84,17 @@ async def read_json(request: web.Request) -> dict[str, Any]:
     return body
 
 
-def _decoded(converter: MessageConverter, body: dict[str, Any]) -> ChatRequest:
+def _decoded(converter: MessageConverter, body: dict[str, Any], session: Session | Unrecorded) -> ChatRequest:
     """The request that a body is. A converter's own fault is named as such, not taken for the client's."""
+
+    def kept(reply_id: str) -> Message | None:
+        node = session.record.reply(reply_id)
+        return node.output.message if node is not None else None
+
     try:
-        return converter.decode(body)
+        chat = converter.decode_within(body, kept)
+        keeps = chat.keep and isinstance(session, Session)
+        return chat if keeps == chat.keep else msgspec.structs.replace(chat, keep=False)
     except RequestError:
         raise
     except Exception as error:
@@ -117,7 +125,7 @@ class DialectRoute:
         converter = await self._converter(request)
         try:
             session = await session_of(request)  # before the body is read: a stranger's may be large
-            chat = _decoded(converter, await read_json(request))
+            chat = _decoded(converter, await read_json(request), session)
             origin = await _origin(request, converter, session, received)
             call = request.app[PIPELINE].begin(chat, session, origin)
             reply = _Reply(request, converter, chat, call)
@@ -132,7 +140,7 @@ class DialectRoute:
         converter = await self._converter(request)
         try:
             session = await session_of(request)
-            chat = _decoded(converter, await read_json(request))
+            chat = _decoded(converter, await read_json(request), session)
             return json_response(await _rendered(request, chat, session))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)
@@ -142,7 +150,7 @@ class DialectRoute:
         converter = await self._converter(request)
         try:
             session = await session_of(request)
-            chat = _decoded(converter, await read_json(request))
+            chat = _decoded(converter, await read_json(request), session)
             prompt = await request.app[PIPELINE].render(chat, session)
             return json_response(converter.encode_count(len(prompt.ids)))
         except Exception as error:  # noqa: BLE001 - as above

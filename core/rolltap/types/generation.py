@@ -135,6 +135,8 @@ class Completion(Struct, kw_only=True):
     created: int
     choices: list[Choice] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    ended: int | None = None
+    """When it was finished: seconds since the epoch, as `created`; None while it is not."""
     node_ids: tuple[str, ...] = ()
     """The recorded nodes, one a choice; empty without a session."""
     extra: dict[str, Any] = field(default_factory=dict)
