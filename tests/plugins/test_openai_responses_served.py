@@ -287,7 +287,7 @@ async def test_its_input_is_streamed_as_it_is_written(rolltap_serve, openai_clie
 )
 async def test_a_request_without_a_working_tool_is_refused_by_name(start, tools):
     server, _, session, client = await start("nothing")
-    with pytest.raises(openai.BadRequestError, match="web_search|image_generation") as caught:
+    with pytest.raises(openai.BadRequestError, match=r"web_search|image_generation") as caught:
         await ask(client, input="search", tools=tools)
     assert caught.value.param == "tools"
     assert await server.nodes(session) == []

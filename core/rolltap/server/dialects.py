@@ -15,9 +15,11 @@ from aiohttp import ClientConnectionResetError, web
 from rolltap.bases.converters import MessageConverter
 from rolltap.call import Call, Origin, Unrecorded
 from rolltap.errors import BadRequest, PluginError, RequestError
+from rolltap.pipeline import Pipeline
 from rolltap.plugins.tracing import TRACE_HEADER, current_trace, encoded, tracing
 from rolltap.server.access import session_of
 from rolltap.server.errors import error_headers, error_info, json_response
+from rolltap.server.several import SeveralCalls, begin_all
 from rolltap.server.state import CONVERTERS, MODELS, PIPELINE, PLUGINS, REQUEST_ID
 from rolltap.sessions import Session
 from rolltap.types.chat import ChatRequest, Message
@@ -127,7 +129,10 @@ class DialectRoute:
             session = await session_of(request)  # before the body is read: a stranger's may be large
             chat = _decoded(converter, await read_json(request), session)
             origin = await _origin(request, converter, session, received)
-            call = request.app[PIPELINE].begin(chat, session, origin)
+            begin = begin_all if chat.more_prompts else Pipeline.begin
+            call: Call | SeveralCalls = begin(request.app[PIPELINE], chat, session, origin)
+            if isinstance(call, SeveralCalls):
+                chat = msgspec.structs.replace(chat, sampling=call.sampling)
             reply = _Reply(request, converter, chat, call)
             if isinstance(session, Session):
                 return await call.serve(reply.send())
@@ -216,7 +221,11 @@ class _Reply:
     """One client's reply, plain or streamed."""
 
     def __init__(
-        self, request: web.Request, converter: MessageConverter, chat: ChatRequest, call: Call
+        self,
+        request: web.Request,
+        converter: MessageConverter,
+        chat: ChatRequest,
+        call: Call | SeveralCalls,
     ) -> None:
         self._request = request
         self._converter = converter

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from rolltap.types.chat import Message, ToolCall
-from rolltap.types.generation import ChatDelta, Choice, TokenLogprob, ToolCallDelta, Usage
+from rolltap.types.generation import ChatDelta, Choice, PromptToken, TokenLogprob, ToolCallDelta, Usage
 
 
 class Answer(NamedTuple):
@@ -25,6 +25,9 @@ class _ChoiceParts:
         self.calls: dict[int, ToolCallDelta] = {}
         self.arguments: dict[int, list[str]] = {}
         self.logprobs: list[TokenLogprob] | None = None
+        self.token_ids: list[int] | None = None
+        self.prompt_token_ids: list[int] | None = None
+        self.prompt_logprobs: list[PromptToken] | None = None
         self.extra: dict[str, Any] = {}
         self.end: ChatDelta | None = None
 
@@ -40,6 +43,10 @@ class _ChoiceParts:
             if self.logprobs is None:
                 self.logprobs = []
             self.logprobs.extend(delta.logprobs)
+        if delta.token_ids is not None:
+            self.token_ids = [*(self.token_ids or ()), *delta.token_ids]
+        self.prompt_token_ids = delta.prompt_token_ids or self.prompt_token_ids
+        self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
         for name, value in (delta.extra or {}).items():
             so_far = self.extra.get(name)
             if isinstance(so_far, list) and isinstance(value, list):
@@ -71,6 +78,9 @@ class _ChoiceParts:
             reasoning="".join(self.reasoning),
             tool_calls=calls,
             logprobs=self.logprobs,
+            token_ids=self.token_ids,
+            prompt_token_ids=self.prompt_token_ids,
+            prompt_logprobs=self.prompt_logprobs,
             extra=self.extra,
         )
         if self.end is not None and self.end.finish_reason is not None:
@@ -90,6 +100,11 @@ class Collector:
     def begun(self) -> set[int]:
         """The indices of the choices that something was said of."""
         return set(self._parts)
+
+    @property
+    def usage(self) -> Usage | None:
+        """The last report of usage."""
+        return self._usage
 
     def add(self, delta: ChatDelta) -> None:
         """Take the next delta."""
@@ -131,12 +146,14 @@ def as_deltas(choices: list[Choice], *, ended: bool = True) -> list[ChatDelta]:
         ]
         if choice.reasoning:
             deltas.append(ChatDelta(index=choice.index, reasoning=choice.reasoning))
-        if choice.text or choice.logprobs or choice.extra:
+        if choice.text or choice.logprobs or choice.extra or choice.token_ids:
             deltas.append(
                 ChatDelta(
                     index=choice.index,
                     text=choice.text,
                     logprobs=choice.logprobs,
+                    token_ids=choice.token_ids,
+                    prompt_token_ids=choice.prompt_token_ids,
                     extra=dict(choice.extra) or None,
                 )
             )

@@ -41,6 +41,8 @@ class ChatBody(SamplingFields, kw_only=True):
     function_call: str | dict[str, Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    prompt_logprobs: NotNegative | None = None
+    return_token_ids: bool | None = None
     modalities: list[str] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
@@ -96,6 +98,12 @@ def _decode(chat: ChatBody, body: dict[str, Any]) -> ChatRequest:
     template_kwargs = dict(chat.chat_template_kwargs or {})
     if chat.reasoning_effort is not None:
         template_kwargs["reasoning_effort"] = chat.reasoning_effort
+    extra = unnamed(body, ChatBody.__struct_fields__, CLIENT_FIELDS, UPSTREAM_FIELDS)
+    if chat.prompt_logprobs is not None:
+        if chat.stream:
+            raise refused("prompt_logprobs", "can't be asked for in a stream: they come with the end.")
+        extra["prompt_logprobs"] = chat.prompt_logprobs
+    options = chat.stream_options or StreamOptions()
     return ChatRequest(
         model=chat.model or "",
         messages=tuple(history(chat.messages, body["messages"])),
@@ -106,11 +114,13 @@ def _decode(chat: ChatBody, body: dict[str, Any]) -> ChatRequest:
             chat,
             max_tokens=_max_tokens(chat),
             top_logprobs=_top_logprobs(chat),
-            extra=unnamed(body, ChatBody.__struct_fields__, CLIENT_FIELDS, UPSTREAM_FIELDS),
+            extra=extra,
         ),
         template_kwargs=template_kwargs,
         stream=bool(chat.stream),
-        include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(chat.stream and options.continuous_usage_stats),
+        return_token_ids=bool(chat.return_token_ids),
         client_fields=told(body, CLIENT_FIELDS),
         upstream=told(body, UPSTREAM_FIELDS),
         state=ChatState(functions=bool(chat.functions), freeform=freeform),

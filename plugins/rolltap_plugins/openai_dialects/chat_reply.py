@@ -21,6 +21,7 @@ from rolltap_plugins.openai_dialects.replies import (
     DONE,
     finish_reason,
     logprobs_body,
+    prompt_logprobs_body,
     stream_error,
     usage_body,
 )
@@ -38,7 +39,14 @@ class ChatState(Struct, frozen=True):
 
 def chat_completion(request: ChatRequest, completion: Completion) -> dict[str, Any]:
     """The body of a plain reply."""
+    first = completion.choices[0] if completion.choices else Choice()
+    prompt: dict[str, Any] = {}
+    if request.return_token_ids:
+        prompt["prompt_token_ids"] = first.prompt_token_ids
+    if first.prompt_logprobs is not None:
+        prompt["prompt_logprobs"] = prompt_logprobs_body(first.prompt_logprobs)
     return completion.extra | {
+        **prompt,
         "id": completion.id,
         "object": "chat.completion",
         "created": completion.created,
@@ -70,6 +78,7 @@ def _choice(choice: Choice, state: ChatState) -> dict[str, Any]:
         None if choice.logprobs is None else {"content": logprobs_body(choice.logprobs), "refusal": None}
     )
     return {
+        **({} if choice.token_ids is None else {"token_ids": choice.token_ids}),
         "index": choice.index,
         "message": message,
         "logprobs": logprobs,
@@ -94,6 +103,9 @@ def _finish_reason(reason: FinishReason, functions: bool) -> str:
     return "function_call" if functions and reason == "tool_calls" else finish_reason(reason)
 
 
+_TEXT_END = b'},"logprobs":null,"finish_reason":null}'
+
+
 class ChatStream(StreamEncoder):
     """A streamed reply.
 
@@ -110,9 +122,10 @@ class ChatStream(StreamEncoder):
         }
         self._head = b"data: " + orjson.dumps(base)[:-1] + b',"choices":['
         self._tail = b'],"usage":null}\n\n' if request.include_usage else b"]}\n\n"
-        self._text_tail = b'},"logprobs":null,"finish_reason":null}' + self._tail
+        self._text_tail = _TEXT_END + self._tail
         self._text_heads: dict[int, bytes] = {}
         self._include_usage = request.include_usage
+        self._continuous_usage = request.continuous_usage
         self._functions = _state(request).functions
         self._custom = CustomCalls(_state(request).freeform)
 
@@ -122,12 +135,16 @@ class ChatStream(StreamEncoder):
 
     def delta(self, delta: ChatDelta) -> bytes:
         """One chunk, or none where the delta has nothing that the client sees."""
+        if self._continuous_usage and delta.usage is not None:
+            self._tail = b'],"usage":' + orjson.dumps(usage_body(delta.usage)) + b"}\n\n"
+            self._text_tail = _TEXT_END + self._tail
         head = self._text_heads.get(delta.index)
         begin = b""
         if head is None:
             begin = self._begin_to(delta.index)
             head = self._text_heads[delta.index]
-        others = delta.reasoning or delta.tool_calls or delta.logprobs or delta.extra or delta.reply_extra
+        others: Any = delta.reasoning or delta.tool_calls or delta.logprobs or delta.token_ids
+        others = others or delta.extra or delta.reply_extra or delta.prompt_token_ids
         if delta.text and not others:
             return begin + head + orjson.dumps(delta.text) + self._text_tail
         return begin + self._mixed(delta)
@@ -172,11 +189,14 @@ class ChatStream(StreamEncoder):
             parts["tool_calls"] = [self._fragment(delta.index, call) for call in calls]
             if self._functions:
                 parts |= _function_call([call for call in calls if call.index == 0])
-        if not parts and not delta.logprobs and not delta.reply_extra:
+        fields = dict(delta.reply_extra or ())
+        if delta.prompt_token_ids is not None:
+            fields["prompt_token_ids"] = delta.prompt_token_ids
+        if not parts and not delta.logprobs and not delta.token_ids and not fields:
             return b""
         logprobs = {"content": logprobs_body(delta.logprobs)} if delta.logprobs else None
-        chunk = self._chunk(delta.index, parts, logprobs=logprobs)
-        return self._with_fields(chunk, delta.reply_extra) if delta.reply_extra else chunk
+        chunk = self._chunk(delta.index, parts, logprobs=logprobs, token_ids=delta.token_ids)
+        return self._with_fields(chunk, fields) if fields else chunk
 
     def _fragment(self, choice: int, call: ToolCallDelta) -> dict[str, Any]:
         piece = self._custom.piece(choice, call)
@@ -200,8 +220,11 @@ class ChatStream(StreamEncoder):
         *,
         reason: str | None = None,
         logprobs: dict[str, Any] | None = None,
+        token_ids: list[int] | None = None,
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        if token_ids is not None:
+            choice["token_ids"] = token_ids
         return self._head + orjson.dumps(choice) + self._tail
 
 

@@ -95,7 +95,7 @@ def _mode(value: str) -> ToolChoice:
 def _named(value: Any) -> str:
     """The name in `{"type": "function", "function": {"name": …}}`, or in its flat and deprecated forms."""
     kind = value.get("type", "function") if isinstance(value, Mapping) else None
-    if isinstance(value, Mapping) and kind in {"function", "custom"}:
+    if isinstance(value, Mapping) and kind in ("function", "custom"):
         function = value.get(kind, value)
         name = function.get("name") if isinstance(function, Mapping) else None
         if isinstance(name, str) and name:

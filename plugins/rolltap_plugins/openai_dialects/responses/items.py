@@ -212,7 +212,7 @@ def _call(item: Item, raw: Mapping[str, Any], where: str) -> ToolCall:
         arguments = as_arguments(item.input or "")
     if not isinstance(arguments, str):
         arguments = json_text(arguments or {})
-    extra = unnamed(raw, Item.__struct_fields__, ("async", "caller"))
+    extra = unnamed(raw, Item.__struct_fields__, ("async", "caller", "function"))
     return ToolCall(name=item.name, arguments=arguments or "{}", id=item.call_id or "", extra=extra)
 
 

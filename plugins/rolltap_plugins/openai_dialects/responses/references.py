@@ -47,7 +47,7 @@ def _is_reference(item: Any) -> bool:
     return (
         isinstance(item, Mapping)
         and isinstance(item.get("id"), str)
-        and item.get("type") in {"item_reference", None}
+        and item.get("type") in ("item_reference", None)
         and not item.keys() - {"id", "type"}
     )
 

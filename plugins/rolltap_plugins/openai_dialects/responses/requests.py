@@ -154,6 +154,11 @@ def _refuse_what_needs_a_provider(wire: ResponsesBody) -> None:
         raise refused("conversation", "is not supported; send the whole input.")
     if wire.prompt is not None:
         raise refused("prompt", "is not supported; send the prompt's text in instructions or input.")
+    if wire.stream_options and wire.stream_options.continuous_usage_stats:
+        raise refused(
+            "stream_options.continuous_usage_stats",
+            "is not supported: the events of a response have no place for it.",
+        )
     if wire.truncation not in {None, "disabled"}:
         raise refused("truncation", "must be disabled: nothing is cut from what a model is given.")
 
