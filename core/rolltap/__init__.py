@@ -23,6 +23,7 @@ from rolltap.errors import (
     PluginError,
     RequestError,
     RolltapError,
+    StoreError,
     UpstreamError,
 )
 from rolltap.hookspecs import hookimpl
@@ -103,6 +104,7 @@ __all__ = [
     "SessionDeleted",
     "SessionInfo",
     "Store",
+    "StoreError",
     "StreamEncoder",
     "StreamEvent",
     "TagReasoningParser",

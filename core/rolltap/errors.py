@@ -6,7 +6,8 @@ RolltapError
 └ RequestError           ends one request, carries its ErrorInfo
   ├ BadRequest           400, names the field
   ├ NotFound             404
-  └ Overloaded           429, says when to come back
+  ├ Overloaded           429, says when to come back
+  └ StoreError           503: the store cannot keep or read sessions now
 
 UpstreamError            what a backend raises for an answer it could not use; `classify_error` reads it
 """
@@ -95,6 +96,18 @@ class Overloaded(RequestError):
                 code="rate_limit_exceeded",
                 retry_after=retry_after,
             )
+        )
+
+
+class StoreError(RequestError):
+    """503: the store could not keep or read entries: no room, no connection, a broken file.
+
+    The message goes to clients: it tells what is wrong, without paths, addresses or contents; the store logs those.
+    """
+
+    def __init__(self, message: str, *, retry_after: float = 5) -> None:
+        super().__init__(
+            ErrorInfo(status=503, message=message, code="store_unavailable", retry_after=retry_after)
         )
 
 

@@ -246,7 +246,7 @@ def classify_error(error: BaseException, backend: BackendHandle | None) -> Error
 
 @hookspec
 def create_store(kind: str, options: dict[str, Any]) -> Store | None:
-    """A store for sessions' logs, made from the config's `[store]`.
+    """A store for sessions' logs, made from the config's `[store]`. `rolltap.testing.StoreConformance` tests one.
 
     Asked: at start. First answer wins; none at all ends the start.
 
@@ -255,24 +255,30 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
 
     Example: `[store] kind = "lists"`, gone with the process::
 
-        from collections import defaultdict
-
         import rolltap
 
 
         class Lists(rolltap.Store):
             def __init__(self):
-                self.logs = defaultdict(list)
+                self.logs, self.created = {}, 0
 
             async def append(self, session, entry):
-                self.logs[session].append(entry)
-                return len(self.logs[session])
+                if session not in self.logs:
+                    if not isinstance(entry, rolltap.SessionCreated):
+                        raise LookupError(session)
+                    self.created += 1
+                    self.logs[session] = (self.created, [])
+                log = self.logs[session][1]
+                log.append(entry)
+                return len(log)
 
             async def read(self, session, after=0):
-                return list(enumerate(self.logs[session], 1))[after:]
+                _, log = self.logs.get(session, (0, []))
+                return list(enumerate(log, 1))[after:]
 
-            async def sessions(self):
-                return list(self.logs)
+            async def sessions(self, *, after=0, limit=1000):
+                pairs = [(number, name) for name, (number, _) in self.logs.items()]
+                return [pair for pair in pairs if pair[0] > after][:limit]
 
             async def delete(self, session):
                 self.logs.pop(session, None)

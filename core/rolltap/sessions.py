@@ -167,11 +167,14 @@ class Sessions:
 
     async def restore(self) -> None:
         """Take up the sessions that the store has kept."""
-        for name in await self._store.sessions():
-            entries = [entry for _, entry in await self._store.read(name)]
-            session = _fold(entries, self._store)
-            if session is not None:
-                self._sessions[name] = session
+        last = 0
+        while page := await self._store.sessions(after=last):
+            last = page[-1][0]
+            for _, name in page:
+                entries = [entry for _, entry in await self._store.read(name)]
+                session = _fold(entries, self._store)
+                if session is not None:
+                    self._sessions[name] = session
 
     async def expire(self) -> None:
         """Delete the sessions that nobody has accessed for `session_ttl_s` seconds."""

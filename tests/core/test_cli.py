@@ -41,7 +41,7 @@ class Lists(rolltap.Store):
     async def read(self, session, after=0):
         return []
 
-    async def sessions(self):
+    async def sessions(self, *, after=0, limit=1000):
         return []
 
     async def delete(self, session):

@@ -41,8 +41,8 @@ class Store(rolltap.Store):
     async def read(self, session, after=0):
         return list(enumerate(self.logs[session], 1))[after:]
 
-    async def sessions(self):
-        return list(self.logs)
+    async def sessions(self, *, after=0, limit=1000):
+        return list(enumerate(self.logs, 1))[after : after + limit]
 
     async def delete(self, session):
         self.logs.pop(session, None)
