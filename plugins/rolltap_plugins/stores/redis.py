@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 KIND = "redis"
 
+_OLDEST = 7
 _PAGE = 128
 _CONNECTIONS = 64
 _UNLISTED_MS = 60_000
@@ -118,9 +119,9 @@ class RedisStore(Store):
 
     def _check(self, about: dict[str, Any]) -> None:
         version = str(about["redis_version"])
-        if int(version.partition(".")[0]) < 7:
+        if int(version.partition(".")[0]) < _OLDEST:
             raise ConfigError(
-                f"[store] url = {_shown(self._options.url)!r}: this is Redis {version}; the store needs 7.0 or newer"
+                f"[store] url = {_shown(self._options.url)!r}: this is Redis {version}; the store needs {_OLDEST}.0 or newer"
             )
         if not about.get("aof_enabled"):
             log.warning(
@@ -252,9 +253,8 @@ class RedisStore(Store):
             log.error(
                 "the store at %s failed: %s: %s", _shown(self._options.url), type(error).__name__, error
             )
-        passing = isinstance(error, _passing())
-        why = "Redis does not answer" if passing else f"Redis refused: {str(error).partition(' ')[0]}"
-        return StoreError(f'the store "redis" failed: {why}')
+        why = "Redis does not answer" if isinstance(error, _passing()) else "Redis refused the command"
+        return StoreError(f'the store "redis" failed: {why} ({type(error).__name__})')
 
 
 def _client(options: Options) -> Any:
@@ -276,7 +276,8 @@ def _client(options: Options) -> Any:
 def _errors() -> tuple[type[Exception], ...]:
     from redis.exceptions import RedisClusterException, RedisError
 
-    return (RedisError, RedisClusterException, OSError)
+    # The client of a Cluster closes connections that other tasks are using; these then find their writer gone.
+    return (RedisError, RedisClusterException, OSError, AttributeError)
 
 
 def _passing() -> tuple[type[Exception], ...]:
@@ -293,6 +294,7 @@ def _passing() -> tuple[type[Exception], ...]:
         exceptions.TimeoutError,
         exceptions.TryAgainError,
         OSError,
+        AttributeError,  # see above
     )
 
 
