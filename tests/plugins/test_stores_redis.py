@@ -15,6 +15,9 @@ from rolltap_plugins.stores import redis
 
 _prefixes = count()
 
+ALWAYS = ("--appendfsync", "always")
+"""With "everysec", a killed Redis may lose what it answered within the last two seconds."""
+
 
 def make_store(url, **options):
     return redis.create_store("redis", {"url": url, "prefix": f"t{next(_prefixes)}", **options})
@@ -39,7 +42,7 @@ def server(tmp_path_factory):
 @pytest.fixture
 def own_server(tmp_path):
     """A server that the test may kill or fill."""
-    server = RedisServer(tmp_path)
+    server = RedisServer(tmp_path, options=ALWAYS)
     yield server
     server.kill()
 
@@ -309,7 +312,7 @@ class TestCluster:
     @pytest.fixture(scope="class")
     @classmethod
     def cluster(cls, tmp_path_factory):
-        with RedisServers(tmp_path_factory.mktemp("cluster"), cluster=True) as servers:
+        with RedisServers(tmp_path_factory.mktemp("cluster"), cluster=True, options=ALWAYS) as servers:
             yield servers
 
     async def test_sessions_are_spread_over_the_nodes(self, cluster):
