@@ -3,11 +3,13 @@
 RolltapError
 ├ ConfigError            a wrong config, option or command line: exit code 2
 ├ PluginError            a plugin that fails, is missing or breaks a hook's rules
+├ Unsupported            a backend can't do what it was asked to do
+├ StoreError             the store can't keep or read a session's log: 503
+├ FormatError            a stored entry that this version can't read
 └ RequestError           ends one request, carries its ErrorInfo
   ├ BadRequest           400, names the field
   ├ NotFound             404
-  ├ Overloaded           429, says when to come back
-  └ StoreError           503: the store cannot keep or read sessions now
+  └ Overloaded           429, says when to come back
 
 UpstreamError            what a backend raises for an answer it could not use; `classify_error` reads it
 """
@@ -49,6 +51,18 @@ class PluginError(RolltapError):
         super().__init__(message)
         self.plugin = plugin
         """The plugin's name, where it is one plugin's failure."""
+
+
+class Unsupported(RolltapError):
+    """A backend can't do what it was asked to do, such as to swap weights."""
+
+
+class StoreError(RolltapError):
+    """The store failed: disk full, database gone. No engine's fault and no client's; the request may be tried again."""
+
+
+class FormatError(StoreError):
+    """A stored entry that this version can't read."""
 
 
 def failure(plugin: str, problem: str) -> PluginError:
@@ -96,18 +110,6 @@ class Overloaded(RequestError):
                 code="rate_limit_exceeded",
                 retry_after=retry_after,
             )
-        )
-
-
-class StoreError(RequestError):
-    """503: the store could not keep or read entries: no room, no connection, a broken file.
-
-    The message goes to clients: it tells what is wrong, without paths, addresses or contents; the store logs those.
-    """
-
-    def __init__(self, message: str, *, retry_after: float = 5) -> None:
-        super().__init__(
-            ErrorInfo(status=503, message=message, code="store_unavailable", retry_after=retry_after)
         )
 
 

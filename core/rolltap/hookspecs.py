@@ -15,13 +15,15 @@ from typing import Any
 import pluggy
 from aiohttp import web
 
-from rolltap.bases.backends import Backend, BackendHandle
+from rolltap.bases.backends import Backend, BackendView
 from rolltap.bases.converters import MessageConverter
-from rolltap.bases.parsing import ReasoningParser, ToolParser
+from rolltap.bases.parsers import ReasoningParser, ToolParser
+from rolltap.bases.server import Server
 from rolltap.bases.stores import Store
 from rolltap.errors import ErrorInfo
 from rolltap.types.chat import ChatRequest
-from rolltap.types.record import NodeView, SessionInfo
+from rolltap.types.ledger import SessionInfo
+from rolltap.types.nodes import NodeView
 
 PROJECT = "rolltap"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -174,8 +176,8 @@ def message_converter(dialect: str) -> MessageConverter | None:
 
 @hookspec
 def select_backend(
-    request: ChatRequest, session: SessionInfo | None, backends: Sequence[BackendHandle]
-) -> BackendHandle | None:
+    request: ChatRequest, session: SessionInfo | None, backends: Sequence[BackendView]
+) -> BackendView | None:
     """Choose one of a model's backends.
 
     Asked: for each request. First answer wins.
@@ -224,7 +226,7 @@ def record_node(session: SessionInfo, node: NodeView) -> None:
 
 
 @hookspec
-def classify_error(error: BaseException, backend: BackendHandle | None) -> ErrorInfo | None:
+def classify_error(error: BaseException, backend: BackendView | None) -> ErrorInfo | None:
     """Say what an exception means to a client.
 
     Asked: for each exception that ends a request and is not one of rolltap's own. First answer wins.
@@ -256,6 +258,7 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
     Example: `[store] kind = "lists"`, gone with the process::
 
         import rolltap
+        from rolltap.record import SessionCreated
 
 
         class Lists(rolltap.Store):
@@ -264,7 +267,7 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
 
             async def append(self, session, entry):
                 if session not in self.logs:
-                    if not isinstance(entry, rolltap.SessionCreated):
+                    if not isinstance(entry, SessionCreated):
                         raise LookupError(session)
                     self.created += 1
                     self.logs[session] = (self.created, [])
@@ -291,13 +294,15 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
 
 
 @hookspec
-def register_routes(app: web.Application) -> None:
+def register_routes(app: web.Application, server: Server) -> None:
     """Add routes of your own to the server.
 
     Asked: at start, when the core's own routes are there. Every plugin is asked. Not a coroutine function: it is
     called before the loop runs.
 
     :param app: the application; `rolltap.add_dialect(app, dialect, path)` adds a wire format's route.
+    :param server: what the running server lets plugins see; `server.add_route(…, public=True)` adds a route that needs
+        no key. All others need one of the server's keys, where it has some.
 
     Example: a page of one's own::
 

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from rolltap.bases.backends import BackendHandle
+from rolltap.backend_handle import BackendHandle
 from rolltap.errors import BadRequest
 from rolltap.types.chat import Sampling
-from rolltap.types.record import SessionInfo
+from rolltap.types.ledger import Limits, SessionInfo
 from rolltap.wording import suggestion
 
 T = TypeVar("T")
@@ -39,6 +39,9 @@ class SessionRequest(Struct):
     model: str | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    group: str = ""
+    labels: dict[str, Any] = field(default_factory=dict)
+    limits: Limits = Limits()
 
 
 def session_request(body: Mapping[str, Any]) -> SessionRequest:
@@ -51,7 +54,7 @@ def session_request(body: Mapping[str, Any]) -> SessionRequest:
                 f"(the settings are: {fields})",
                 param=name,
             )
-    wanted = _converted(body, SessionRequest)
+    wanted = converted(body, SessionRequest)
     wanted.base_url = wanted.base_url or None
     return wanted
 
@@ -66,6 +69,9 @@ def new_info(wanted: SessionRequest, *, model: str, tool_parser: str, base_url: 
         track_tree=wanted.track_tree,
         sampling=wanted.sampling,
         metadata=wanted.metadata,
+        group=wanted.group,
+        labels=wanted.labels,
+        limits=wanted.limits,
         created_at=time.time(),
     )
 
@@ -101,14 +107,15 @@ def pinned(sampling: Sampling, pins: Mapping[str, Any]) -> Sampling:
         raise BadRequest(
             "sampling.stop has an empty string, which every text ends with", param="sampling.stop"
         )
-    typed = _converted(named, Sampling, "sampling.")
+    typed = converted(named, Sampling, "sampling.")
     known = {name: getattr(typed, name) for name in named if name in Sampling.__struct_fields__}
     unknown = {name: value for name, value in named.items() if name not in known}
     known["extra"] = {**sampling.extra, **typed.extra, **unknown}
     return msgspec.structs.replace(sampling, **known)
 
 
-def _converted(values: Mapping[str, Any], kind: type[T], prefix: str = "") -> T:
+def converted(values: Mapping[str, Any], kind: type[T], prefix: str = "") -> T:
+    """A body's fields as a struct; those that are null are left out. Raises `BadRequest` that names a wrong one."""
     present = {name: value for name, value in values.items() if value is not None}
     try:
         return msgspec.convert(present, kind, str_keys=True)

@@ -194,7 +194,7 @@ async def create_store(start):
     server = await start(mine, ["memory-store"], "Hello.")
     session = await server.session()
     await answered(server, session)
-    assert [type(entry).__name__ for entry in mine.store.logs[session]] == ["SessionCreated", "NodesRecorded"]
+    assert [type(entry).__name__ for entry in mine.store.logs[session]] == ["SessionCreated", "CallRecorded"]
     return server, ["memory-store"]
 
 

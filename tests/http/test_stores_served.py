@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from redis_servers import RedisServer
 
+from redis_servers import RedisServer
 from rolltap.testing import ScriptedTokenBackend, serve
 
 

@@ -27,4 +27,4 @@ async def test_taken_claims_do_not_pile_up():
     store = memory.create_store("memory", {})
     for number in range(5000):
         assert await store.claim(f"short{number}", 0)
-    assert len(store._claims._until) <= 1024
+    assert len(store._taken._until) <= 1024

@@ -217,7 +217,7 @@ class TestBreaking:
             assert not await store.claim("k", 60)
 
     async def test_killed_redis_loses_nothing_that_was_answered_for(self, own_server):
-        kept = {}
+        kept, answers = {}, asyncio.Semaphore(0)
 
         async with opened(own_server.url) as store:
             for name in "abcd":
@@ -228,6 +228,7 @@ class TestBreaking:
                     if stop.is_set():
                         return
                     kept[name, await store.append(name, store_entry(name, number))] = number
+                    answers.release()
 
             for each in range(5):
                 stop = asyncio.Event()
@@ -237,9 +238,8 @@ class TestBreaking:
                     for name in "abcd"
                     for writer in range(4)
                 ]
-                enough = len(kept) + 20
-                while len(kept) < enough:
-                    await asyncio.sleep(0.01)
+                for _ in range(20):
+                    await answers.acquire()
                 await asyncio.to_thread(own_server.kill)
                 await asyncio.sleep(0.1)
                 await asyncio.to_thread(own_server.start)

@@ -64,7 +64,7 @@ class TestOptions:
         ("options", "message"),
         [
             ({"pth": "x"}, r"\[store\]: unknown option 'pth'; did you mean 'path'"),
-            ({"durability": "none"}, r"option 'durability' is 'none': Invalid enum value 'none'"),
+            ({"durability": "none"}, r"option 'durability' is 'none': allowed are 'process', 'power'"),
             ({"path": 3}, r"option 'path' is 3: Expected `str`"),
         ],
     )

@@ -16,20 +16,21 @@ What every store promises, and `rolltap.testing.StoreConformance` checks:
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
-from rolltap.types.record import Entry
+from rolltap.types.ledger import Entry
 
 
 class Store(ABC):
     """Keeps each session's log."""
 
-    durable: bool = False
-    """Whether logs survive the server's process. Where they do, the start of a call is written before its end."""
+    durable: ClassVar[bool] = False
+    """Whether logs survive the server's process. If so, calls are announced in the log before they are sent."""
 
-    shared: bool = False
+    shared: ClassVar[bool] = False
     """Whether several processes may use the same data at once; such a store overrides `claim`."""
 
-    _claims: "_Claims | None" = None
+    _taken: "_Claims | None" = None
 
     async def start(self) -> None:
         """Open it: called before the server listens, and again after `close` where it is to be used once more."""
@@ -65,9 +66,9 @@ class Store(ABC):
 
         This one, kept in memory, is right for a store that one process uses.
         """
-        if self._claims is None:
-            self._claims = _Claims()
-        return self._claims.take(key, ttl_s)
+        if self._taken is None:
+            self._taken = _Claims()
+        return self._taken.take(key, ttl_s)
 
 
 class _Claims:

@@ -25,13 +25,11 @@ import pytest
 import pytest_asyncio
 
 from rolltap.bases.stores import Store
-from rolltap.types.record import (
+from rolltap.types.ledger import (
     DeliveryChanged,
     Entry,
     SessionCreated,
     SessionInfo,
-    decode_entry,
-    encode_entry,
 )
 
 MakeStore = Callable[[], Store]
@@ -42,9 +40,8 @@ Step = tuple[Literal["create", "append", "read", "list", "delete"], str]
 def store_entry(session: str, number: int = 0, *, size: int = 0) -> Entry:
     """An entry to test stores with: number 0 opens the session's log; all others differ in what they hold."""
     if number == 0:
-        return SessionCreated(SessionInfo(uuid=session, model_name="tiny", tool_parser="hermes"))
-    entry = DeliveryChanged([f"{session}-{number}-é" + "x" * size], "aborted")
-    return decode_entry(encode_entry(entry))
+        return SessionCreated(info=SessionInfo(uuid=session, model_name="tiny"))
+    return DeliveryChanged(node_ids=(f"{session}-{number}-é" + "x" * size,), delivery="aborted")
 
 
 async def play_store(store: Store, steps: Iterable[Step]) -> None:

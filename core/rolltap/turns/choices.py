@@ -7,13 +7,14 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from rolltap.bases.parsing import CallFragment, Reasoning
+from rolltap.bases.parsers import CallFragment, Reasoning
 from rolltap.reading import OutputReader
 from rolltap.rendering import Renderer, StopStrings
-from rolltap.turns.taking import check_finish_reason
-from rolltap.types.chat import ChatRequest, ToolCall
+from rolltap.turns.delta_checks import check_finish_reason
+from rolltap.types.chat import ChatRequest, Message, ToolCall
 from rolltap.types.generation import ChatDelta, FinishReason, TokenDelta, TokenLogprob, ToolCallDelta
-from rolltap.types.record import Output, pack_ids, pack_logprobs
+from rolltap.types.ledger import Output
+from rolltap.types.nodes import pack_ids, pack_logprobs
 
 log = logging.getLogger(__name__)
 
@@ -55,17 +56,25 @@ class TokenChoice:
         """Whether a call was left out, and with the first one all that follow."""
         self._ids = array("i")
         self._logprobs: array[float] | None = array("d")
+        self.aborted = False
+        """Whether the engine gave it up; what it has so far may be gone on from."""
         self._finish_reason: FinishReason | None = None
         self._stop_reason: int | str | None = None
         self._echo: str | None = None
         self._extras: dict[str, Any] = {}
+        self._piece_start = 0
+        """Where in the output the request that is being answered began: 0, until an abort was gone on from."""
+        self._spans: list[Any] = []
+        """Which weights wrote what, up to there."""
+        self._piece_spans: list[Any] | None = None
+        self._continued = 0
 
     def feed(self, delta: TokenDelta) -> list[ChatDelta]:
         """The chat deltas that are certain after these tokens. What comes after the end is ignored."""
         self.begun = True
-        self._note(delta)
-        if self.finished:
+        if self.finished or self.aborted:
             return []
+        self._note(delta)
         text, taken = self._text(delta)
         self._keep(delta, taken)
         deltas = self._read(self._reader.feed(text)) if text else []
@@ -88,20 +97,49 @@ class TokenChoice:
         return ChatDelta(index=self.index, finish_reason=reason, stop_sequence=stop)
 
     @property
+    def ids(self) -> list[int]:
+        """What the model produced so far."""
+        return self._ids.tolist()
+
+    def end_piece(self, before: int | str | None, after: int | str | None) -> None:
+        """A request has been answered, or given up. `before` and `after` are the versions of the weights when it was
+        sent and now, as far as somebody has said so; what the engine itself has said goes first.
+        """
+        start, end = self._piece_start, len(self._ids)
+        if self._piece_spans is not None:
+            self._spans += [_shifted(span, start) for span in self._piece_spans]
+        elif end > start and (before is not None or after is not None):
+            self._spans.append([start, end, after if before == after else [before, after]])
+        self._piece_start, self._piece_spans = end, None
+
+    def go_on(self) -> None:
+        """The choice is sent to an engine again, with what it has."""
+        self.aborted = False
+        self._continued += 1
+
+    @property
     def num_tokens(self) -> int:
         """How many tokens the model produced."""
         return len(self._ids)
 
-    def output(self, node_id: str, *, text: str | None) -> Output:
-        """What is recorded of this choice; its message and key are the caller's to add."""
+    def output(
+        self, node_id: str, *, text: str | None, message: Message | None, aborted: bool, error: str | None
+    ) -> Output:
+        """What is recorded of this choice."""
+        reason = self.end().finish_reason
         return Output(
             node_id=node_id,
             ids=pack_ids(self._ids),
             logprobs=pack_logprobs(self._logprobs) if self._logprobs is not None else None,
             text=text,
-            finish_reason=self.end().finish_reason,
+            message=message,
+            finish_reason=reason or "abort" if aborted else reason,
             stop_reason=self._stop_reason,
             untrainable_reason=self._untrainable_reason(),
+            delivery="aborted" if aborted else "delivered",
+            error=error,
+            weight_versions=tuple(_joined(self._spans)) or None,
+            continued=self._continued,
             **self._extras,
         )
 
@@ -122,11 +160,17 @@ class TokenChoice:
         return self._echo is not None
 
     def _note(self, delta: TokenDelta) -> None:
-        for name in ("logprobs_mode", "weight_versions", "routed_experts", "sampling_mask"):
+        if delta.logprobs_mode is not None:
+            self._extras["logprobs_mode"] = delta.logprobs_mode
+        for name in ("routed_experts", "sampling_mask"):
             value = getattr(delta, name)
-            if value is not None:
-                self._extras[name] = value
-        if delta.finish_reason is not None and not self.finished:
+            if value is not None:  # of the tokens that this request has generated
+                self._extras[name] = self._extras.get(name, b"") + value
+        if delta.weight_versions is not None:
+            self._piece_spans = list(delta.weight_versions)
+        if delta.finish_reason == "abort":
+            self.aborted = True
+        elif delta.finish_reason is not None:
             check_finish_reason(delta.finish_reason, self.index)
             self._finish_reason, self._stop_reason = delta.finish_reason, delta.stop_reason
 
@@ -220,3 +264,25 @@ class TokenChoice:
             bytes=list(self._renderer.token_bytes(token)),
             top=list(top),
         )
+
+
+def _shifted(span: Any, by: int) -> Any:
+    """A span of one request's tokens as one of the whole output's; what is no span stays as the engine said it."""
+    match span:
+        case [int(start), int(end), version]:
+            return [start + by, end + by, version]
+    return span
+
+
+def _joined(spans: Sequence[Any]) -> list[Any]:
+    """The spans, neighbours of one version made one."""
+    joined: list[Any] = []
+    for span in spans:
+        match joined, span:
+            case [*_, [int(start), int(middle), known]], [int(at), int(end), version] if (
+                middle == at and known == version
+            ):
+                joined[-1] = [start, end, version]
+            case _:
+                joined.append(span)
+    return joined

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from itertools import count, dropwhile, islice
 from typing import Any
 
-from rolltap import ConfigError, Entry, SessionCreated, Store, hookimpl
+from rolltap import ConfigError, Store, hookimpl
+from rolltap.record import Entry, SessionCreated
 
 KIND = "memory"
 

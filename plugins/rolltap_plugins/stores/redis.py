@@ -24,17 +24,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
-from rolltap import (
-    ConfigError,
-    Entry,
-    SessionCreated,
-    Store,
-    StoreError,
-    decode_entry,
-    encode_entry,
-    hookimpl,
-)
-from rolltap_plugins.upstream.options import Seconds, read_options
+from rolltap import ConfigError, Store, StoreError, hookimpl, read_options
+from rolltap.record import Entry, SessionCreated, decode_entry, encode_entry
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +70,7 @@ class Options(Struct, frozen=True, kw_only=True):
     cluster: bool = False
     prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]+$")] = "rolltap"
     ttl_s: Annotated[float, Meta(ge=0)] = 0
-    timeout_s: Seconds = 5
+    timeout_s: Annotated[float, Meta(gt=0)] = 5
     retry_s: Annotated[float, Meta(ge=0)] = 10
 
 

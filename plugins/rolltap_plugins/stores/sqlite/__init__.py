@@ -23,10 +23,10 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from rolltap import Entry, SessionCreated, Store, StoreError, decode_entry, encode_entry, hookimpl
+from rolltap import Store, StoreError, hookimpl, read_options
+from rolltap.record import Entry, SessionCreated, decode_entry, encode_entry
 from rolltap_plugins.stores.sqlite.files import Durability, FileLock, connect, prepare
 from rolltap_plugins.stores.sqlite.writer import Append, Delete, Writer, failure
-from rolltap_plugins.upstream.options import read_options
 
 KIND = "sqlite"
 
