@@ -62,3 +62,28 @@ async def test_store_that_fails_is_a_503_until_it_works_again(start, redis_serve
         assert str(redis_server.port) not in str(body)
         await asyncio.to_thread(redis_server.start)
         assert (await say(server, session, "How are you now?"))[0] == 200
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_listing_goes_on_behind_sessions_that_were_deleted(start, tmp_path, kind):
+    store = {"kind": kind} if kind == "memory" else {"kind": kind, "path": str(tmp_path / "rolltap.db")}
+    async with start(store) as server:
+        created = [await server.session() for _ in range(5)]
+        seen, after = [], ""
+        while after is not None:
+            async with server.http.get("/sessions", params={"limit": "2", "after": after}) as response:
+                page = await response.json()
+            for session in page["sessions"]:
+                seen.append(session["uuid"])
+                async with server.http.delete(f"/{session['uuid']}") as response:
+                    assert response.status == 200
+            after = page["next"]
+        assert seen == created
+
+
+async def test_cursor_that_no_listing_gave_is_refused(start):
+    async with start({"kind": "memory"}) as server:
+        for cursor in ("x", "-1", "9" * 30):
+            async with server.http.get("/sessions", params={"after": cursor}) as response:
+                body = await response.json()
+            assert (response.status, body["error"]["param"]) == (400, "after"), cursor
