@@ -51,6 +51,9 @@ class RunningServer(Server):
         session = await self._app[SESSIONS].get(session_id)
         whole = session.info.track_tree if tree is None else tree
         found = views(session.record, tree=whole, unmask=mask == "all", decode=self.decode)
+        incomplete = session.summary().incomplete
+        for node in found:
+            node.incomplete = incomplete
         if after is not None:
             new = session.record.forest.after(after)
             found = [node for node in found if node.node_id in new]
