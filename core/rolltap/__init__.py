@@ -6,6 +6,7 @@ It records every rollout as exact token ids, loss masks and logprobs. This modul
 from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendHandle, TokenBackend
 from rolltap.bases.calls import arguments_from_json, calls_from_json
 from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
+from rolltap.bases.exports import Export, ExportedSession, ExportFile, ExportFormat, ExportOptions, json_line
 from rolltap.bases.json_parsing import JsonToolParser
 from rolltap.bases.json_text import as_json
 from rolltap.bases.marks import Marks, mark_pattern
@@ -61,6 +62,7 @@ from rolltap.types.record import (
     decode_entry,
     encode_entry,
 )
+from rolltap.types.sequences import GeneratedSpan, PackedSequence
 
 __version__ = "0.1.0"
 
@@ -82,7 +84,13 @@ __all__ = [
     "Entry",
     "ErrorInfo",
     "ErrorReply",
+    "Export",
+    "ExportFile",
+    "ExportFormat",
+    "ExportOptions",
+    "ExportedSession",
     "FinishReason",
+    "GeneratedSpan",
     "ImagePart",
     "JsonToolParser",
     "Marks",
@@ -92,6 +100,7 @@ __all__ = [
     "NodesRecorded",
     "NotFound",
     "Overloaded",
+    "PackedSequence",
     "PluginError",
     "Reasoning",
     "ReasoningParser",
@@ -126,5 +135,6 @@ __all__ = [
     "decode_entry",
     "encode_entry",
     "hookimpl",
+    "json_line",
     "mark_pattern",
 ]

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rolltap.record.forest import Forest, Node
-from rolltap.types.record import unpack_ids, unpack_logprobs
+from rolltap.types.record import pack_logprobs, unpack_ids, unpack_logprobs
+from rolltap.types.sequences import GeneratedSpan, PackedSequence
 
 MASKED = -100
 MASKED_LOGPROB = 1.0
+_NO_LOGPROB = pack_logprobs([MASKED_LOGPROB])
 
 
 class RecordedNode:
@@ -65,6 +67,33 @@ class RecordedNode:
             else:
                 values += unpack_logprobs(node.output.logprobs)
         return values
+
+    @property
+    def packed(self) -> PackedSequence:
+        """The sequence as arrays, with what was generated as spans."""
+        ids, logprobs, spans, end = bytearray(), bytearray(), [], 0
+        for node, shown in zip(self._path, self._generated, strict=True):
+            start = end + len(node.prompt.ids) // 4
+            end = start + len(node.output.ids) // 4
+            trained = shown and node.output.logprobs is not None
+            ids += node.prompt.ids + node.output.ids
+            logprobs += _NO_LOGPROB * (start - len(logprobs) // 8)
+            logprobs += node.output.logprobs or b"" if trained else _NO_LOGPROB * (end - start)
+            if end > start:
+                spans.append(_span(node, start, end, trained=trained))
+        return PackedSequence(
+            ids=memoryview(unpack_ids(ids)).toreadonly(),
+            logprobs=memoryview(unpack_logprobs(logprobs)).toreadonly(),
+            spans=tuple(spans),
+        )
+
+    @property
+    def messages(self) -> None:
+        """TEMPORARY."""
+
+    @property
+    def tools(self) -> None:
+        """TEMPORARY."""
 
     @property
     def full_text(self) -> str:
@@ -140,6 +169,28 @@ def views(
     return [
         view(node, tree=tree, unmask=unmask, decode=decode) for node in (forest if tree else forest.leaves())
     ]
+
+
+def _span(node: Node, start: int, stop: int, *, trained: bool) -> GeneratedSpan:
+    return GeneratedSpan(
+        node_id=node.id,
+        start=start,
+        stop=stop,
+        trained=trained,
+        versions=tuple(
+            (start + first, start + last, str(version))
+            for first, last, version in filter(_is_placed, node.output.weight_versions or ())
+            if first < last
+        ),
+        finish_reason=node.output.finish_reason,
+        sampling=node.call.sampling,
+        created_at=node.call.created_at,
+    )
+
+
+def _is_placed(version: Any) -> bool:
+    """Whether a weight version says which tokens it generated: `[start, end, version]`."""
+    return isinstance(version, list | tuple) and len(version) == 3
 
 
 def _owner(node: Node) -> Node:

@@ -6,7 +6,7 @@ store; `pack_ids` and `pack_logprobs` make them, `unpack_ids` and `unpack_logpro
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from rolltap.types.chat import Message
 from rolltap.types.generation import FinishReason
+from rolltap.types.sequences import PackedSequence
 
 Delivery = Literal["delivered", "aborted"]
 
@@ -162,6 +163,18 @@ class NodeView(Protocol):
         """The engine's logprobs where `masked_tokens` is not -100, and 1.0 elsewhere."""
 
     @property
+    def packed(self) -> PackedSequence:
+        """The same as arrays, with what was generated as spans: for sequences of many tokens."""
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]] | None:
+        """The whole conversation in OpenAI's form; None where the sequence is not a conversation."""
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]] | None:
+        """The tools that the last call offered, in OpenAI's form."""
+
+    @property
     def full_text(self) -> str:
         """The decoded sequence."""
 
@@ -186,18 +199,18 @@ def pack_logprobs(logprobs: Iterable[float]) -> bytes:
     return _packed(array("d", logprobs))
 
 
-def _unpacked(kind: str, data: bytes) -> Sequence[Any]:
+def _unpacked(kind: str, data: bytes | bytearray) -> "array[Any]":
     values = array(kind, data)
     if sys.byteorder == "big":
         values.byteswap()
     return values
 
 
-def unpack_ids(data: bytes) -> Sequence[int]:
+def unpack_ids(data: bytes | bytearray) -> "array[int]":
     """The ids that `pack_ids` packed."""
     return _unpacked("i", data)
 
 
-def unpack_logprobs(data: bytes) -> Sequence[float]:
+def unpack_logprobs(data: bytes | bytearray) -> "array[float]":
     """The logprobs that `pack_logprobs` packed."""
     return _unpacked("d", data)

@@ -1,0 +1,86 @@
+"""Random forests of recorded calls, as real views: what exports are tested with."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from rolltap.record.forest import Forest
+from rolltap.record.views import views
+from rolltap.types.record import Context, NodesRecorded, Output, Prompt, pack_ids, pack_logprobs
+
+CONTEXT = Context("m", b"", b"")
+
+
+@dataclass
+class Summary:
+    """A session, as formats see it."""
+
+    uuid: str = "s1"
+    model_name: str = "m"
+    group: str = "g"
+    labels: dict[str, Any] = field(default_factory=dict)
+
+
+def call(name, parent, prompt, outputs, *, sampling=None):
+    """An entry of a call; `outputs` are (ids, logprobs, further fields)."""
+    return NodesRecorded(
+        parent_id=parent,
+        context=CONTEXT,
+        prompt=Prompt(ids=pack_ids(prompt)),
+        outputs=[
+            Output(
+                node_id=f"{name}.{number}",
+                ids=pack_ids(ids),
+                logprobs=None if logprobs is None else pack_logprobs(logprobs),
+                **{"finish_reason": "stop", **more},
+            )
+            for number, (ids, logprobs, more) in enumerate(outputs)
+        ],
+        backend="b",
+        model="m",
+        sampling=sampling or {},
+        created_at=1.0,
+    )
+
+
+def forest_of(*entries):
+    """The forest that these entries fold to."""
+    forest = Forest()
+    for entry in entries:
+        forest.apply(entry)
+    return forest
+
+
+ids = st.lists(st.integers(0, 2**31 - 1), max_size=4)
+logprobs = st.floats(max_value=0.0, allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def outputs(draw):
+    generated = draw(ids.filter(bool))
+    exact = draw(st.booleans() | st.just(True))
+    if not exact:
+        return generated, draw(st.none() | st.just([-1.0] * len(generated))), {"untrainable_reason": "odd"}
+    cut = draw(st.integers(0, len(generated)))
+    versions = [[0, cut, "7"], [cut, len(generated), "8"]] if draw(st.booleans()) else None
+    given = draw(st.lists(logprobs, min_size=len(generated), max_size=len(generated)))
+    reason = draw(st.sampled_from(["stop", "length", "tool_calls", "abort"]))
+    return generated, given, {"weight_versions": versions, "finish_reason": reason}
+
+
+@st.composite
+def forests(draw):
+    """A forest of up to ten calls: new trees, turns that go on, branches, n > 1, inexact outputs."""
+    entries, names = [], [None]
+    for number in range(draw(st.integers(1, 10))):
+        made = draw(st.lists(outputs(), min_size=1, max_size=3))
+        sampling = draw(st.sampled_from([{}, {"temperature": 0.5}]))
+        entries.append(call(f"n{number}", draw(st.sampled_from(names)), draw(ids), made, sampling=sampling))
+        names += [output.node_id for output in entries[-1].outputs]
+    return forest_of(*entries)
+
+
+def leaves(forest, **options):
+    """The forest's exported sequences."""
+    return views(forest, tree=False, **options)
