@@ -17,7 +17,6 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from forests import Summary, call, forest_of, leaves
-
 from rolltap import NodeView
 from rolltap_plugins.exports import FORMATS
 

@@ -5,10 +5,10 @@ from unittest import mock
 
 import pyarrow.parquet as pq
 import pytest
-from forests import Summary, call, forest_of, forests, leaves
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from forests import Summary, call, forest_of, forests, leaves
 from rolltap import BadRequest, ConfigError, Export, ExportOptions, json_line
 from rolltap.record.views import views
 from rolltap_plugins.exports import FORMATS, export_format, offers, parquet
@@ -210,7 +210,7 @@ def test_trainers_get_versions_status_and_temperatures_in_their_own_words():
 @pytest.mark.parametrize("name", ["verl", "areal"])
 def test_a_version_that_is_no_number_is_an_error_that_names_it(name):
     odd = call("a", None, [1], [([3], [-0.5], {"weight_versions": [[0, 1, "step-a"]]})])
-    with pytest.raises(BadRequest, match="'step-a' is not a whole number.*'jsonl'"):
+    with pytest.raises(BadRequest, match=r"'step-a' is not a whole number.*'jsonl'"):
         exported(name, leaves(forest_of(odd)))
 
 
