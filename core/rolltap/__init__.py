@@ -24,6 +24,7 @@ from rolltap.errors import (
     PluginError,
     RequestError,
     RolltapError,
+    Unreachable,
     UpstreamError,
 )
 from rolltap.hookspecs import hookimpl
@@ -124,6 +125,7 @@ __all__ = [
     "ToolCallDelta",
     "ToolChoice",
     "ToolParser",
+    "Unreachable",
     "UpstreamError",
     "Usage",
     "__version__",

@@ -3,6 +3,7 @@
 RolltapError
 ├ ConfigError            a wrong config, option or command line: exit code 2
 ├ PluginError            a plugin that fails, is missing or breaks a hook's rules
+├ Unreachable            a client's server does not answer
 └ RequestError           ends one request, carries its ErrorInfo
   ├ BadRequest           400, names the field
   ├ NotFound             404
@@ -48,6 +49,10 @@ class PluginError(RolltapError):
         super().__init__(message)
         self.plugin = plugin
         """The plugin's name, where it is one plugin's failure."""
+
+
+class Unreachable(RolltapError):
+    """The server that a client talks to does not answer; the message begins with its address."""
 
 
 def failure(plugin: str, problem: str) -> PluginError:
