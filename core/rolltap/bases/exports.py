@@ -66,6 +66,10 @@ class ExportFile(ABC):
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Write rows that a server has made; return how many."""
 
+    def write_lines(self, lines: Iterable[bytes]) -> int:
+        """The same, as lines of JSON."""
+        return self.write_rows(map(orjson.loads, lines))
+
     @abstractmethod
     def close(self) -> None:
         """Write what is left, and close."""
@@ -82,20 +86,31 @@ class ExportFile(ABC):
 class JsonLinesFile(ExportFile):
     """Rows as JSON, one a line."""
 
-    def __init__(self, path: Path, format_: "ExportFormat") -> None:
+    suffix: ClassVar[str] = ".jsonl"
+
+    def __init__(self, path: Path, format_: "ExportFormat | None" = None) -> None:
+        """`format_` makes the rows of `write`; a file that is given rows does without."""
         self._file: BinaryIO = path.open("wb")
         self._format = format_
 
     def write(self, session: ExportedSession, nodes: Sequence[NodeView]) -> int:
         """See `ExportFile.write`."""
+        if self._format is None:
+            raise TypeError("this file was opened without a format: give it rows, or open it with one")
         return self.write_rows(self._format.rows(session, nodes))
 
     def write_rows(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """See `ExportFile.write_rows`."""
+        return self._write(map(json_line, rows))
+
+    def write_lines(self, lines: Iterable[bytes]) -> int:
+        """See `ExportFile.write_lines`."""
+        return self._write(line + b"\n" for line in lines)
+
+    def _write(self, lines: Iterable[bytes]) -> int:
         count = 0
-        for row in rows:
-            self._file.write(json_line(row))
-            count += 1
+        for count, line in enumerate(lines, 1):  # noqa: B007 - how many there were is the answer
+            self._file.write(line)
         return count
 
     def close(self) -> None:
@@ -110,7 +125,7 @@ class ExportFormat(ABC):
     """
 
     name: ClassVar[str]
-    suffix: ClassVar[str] = ".jsonl"
+    suffix: ClassVar[str] = JsonLinesFile.suffix
     """How the name of a file in this format ends."""
 
     @abstractmethod

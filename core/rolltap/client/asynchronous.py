@@ -143,10 +143,13 @@ class AsyncClient:
         async for line in self.export_lines(**params):
             yield orjson.loads(line)
 
-    async def export_lines(self, **query: str) -> AsyncGenerator[bytes, None]:
-        """The lines of `GET /sessions/export` as they are, without their ends."""
+    async def export_lines(
+        self, sessions: SessionLike | Sequence[SessionLike] = (), **query: str
+    ) -> AsyncGenerator[bytes, None]:
+        """The lines of `GET /sessions/export` as they are, without their ends; of all sessions, or of these."""
+        params = [("session", session_id(each)) for each in several(sessions)] + [*query.items()]
         rest = bytearray()  # a row may be many pieces long
-        async with self._request("GET", "/sessions/export", params=query) as response:
+        async with self._request("GET", "/sessions/export", params=params) as response:
             async for piece in response.content.iter_any():
                 rest += piece
                 if b"\n" in piece:

@@ -88,9 +88,11 @@ class Client:
         """See `AsyncClient.export`."""
         return self._each(self._client.export(format=format, group=group, sealed=sealed, **query))
 
-    def export_lines(self, **query: str) -> Iterator[bytes]:
+    def export_lines(
+        self, sessions: SessionLike | Sequence[SessionLike] = (), **query: str
+    ) -> Iterator[bytes]:
         """See `AsyncClient.export_lines`."""
-        return self._each(self._client.export_lines(**query))
+        return self._each(self._client.export_lines(sessions, **query))
 
     def reward(
         self, session: SessionLike, value: float, *, name: str = "", node_id: str = ""

@@ -6,6 +6,7 @@ trainable one below it owns the ancestor's tokens; in the others they are masked
 
 import base64
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from rolltap.record.forest import Forest, Node
@@ -68,7 +69,7 @@ class RecordedNode:
                 values += unpack_logprobs(node.output.logprobs)
         return values
 
-    @property
+    @cached_property
     def packed(self) -> PackedSequence:
         """The sequence as arrays, with what was generated as spans."""
         ids, logprobs, spans, end = bytearray(), bytearray(), [], 0
