@@ -63,7 +63,7 @@ from rolltap.types.record import (
     decode_entry,
     encode_entry,
 )
-from rolltap.types.sequences import GeneratedSpan, PackedSequence
+from rolltap.types.sequences import GeneratedSpan, PackedNode
 
 __version__ = "0.1.0"
 
@@ -101,7 +101,7 @@ __all__ = [
     "NodesRecorded",
     "NotFound",
     "Overloaded",
-    "PackedSequence",
+    "PackedNode",
     "PluginError",
     "Reasoning",
     "ReasoningParser",

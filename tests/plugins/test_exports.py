@@ -157,7 +157,13 @@ def test_a_completion_is_a_row_once_in_all(name, read, forest):
 def test_atif_has_each_trained_completion_once(forest):
     rows = exported("atif", leaves(forest))
     assert [row["trajectory_id"] for row in rows] == [node.node_id for node in trained_leaves(forest)]
-    assert all(row["schema_version"] == "ATIF-v1.7" for row in rows)
+    for row, node in zip(rows, trained_leaves(forest), strict=True):
+        ids, mask, logprobs = whole(node)
+        steps = [step["metrics"] for step in row["steps"] if "logprobs" in step.get("metrics", {})]
+        for metrics, span in zip(steps, node.packed.trained, strict=True):
+            assert metrics["prompt_token_ids"] + metrics["completion_token_ids"] == ids[: span.stop]
+            assert metrics["logprobs"] == logprobs[span.start : span.stop]
+        assert sum(len(metrics["completion_token_ids"]) for metrics in steps) == sum(mask)
 
 
 @some
@@ -193,9 +199,8 @@ def test_what_was_generated_is_told_span_by_span():
     assert (first.node_id, first.start, first.stop, first.trained) == ("a.0", 2, 4, True)
     assert (second.node_id, second.start, second.stop, second.finish_reason) == ("b.0", 5, 6, "length")
     assert (first.versions, second.versions) == (((2, 4, "7"),), ((5, 6, "8"),))
-    assert node.packed.ids.tolist() == node.tokens
+    assert node.packed.tokens.tolist() == node.tokens
     assert node.packed.logprobs.tolist() == node.logprobs
-    assert node.packed.ids.readonly
 
 
 def test_trainers_get_versions_status_and_temperatures_in_their_own_words():

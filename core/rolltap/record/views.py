@@ -5,17 +5,18 @@ trainable one below it owns the ancestor's tokens; in the others they are masked
 """
 
 import base64
+from array import array
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 from rolltap.record.forest import Forest, Node
-from rolltap.types.record import pack_logprobs, unpack_ids, unpack_logprobs
-from rolltap.types.sequences import GeneratedSpan, PackedSequence
+from rolltap.types.record import unpack_ids, unpack_logprobs
+from rolltap.types.sequences import GeneratedSpan, PackedNode
 
 MASKED = -100
 MASKED_LOGPROB = 1.0
-_NO_LOGPROB = pack_logprobs([MASKED_LOGPROB])
+_NO_LOGPROB = array("d", [MASKED_LOGPROB])
 
 
 class RecordedNode:
@@ -70,23 +71,24 @@ class RecordedNode:
         return values
 
     @cached_property
-    def packed(self) -> PackedSequence:
+    def packed(self) -> PackedNode:
         """The sequence as arrays, with what was generated as spans."""
-        ids, logprobs, spans, end = bytearray(), bytearray(), [], 0
+        tokens, logprobs, spans = array("i"), array("d"), []
         for node, shown in zip(self._path, self._generated, strict=True):
-            start = end + len(node.prompt.ids) // 4
-            end = start + len(node.output.ids) // 4
+            tokens.extend(unpack_ids(node.prompt.ids))
+            start = len(tokens)
+            tokens.extend(unpack_ids(node.output.ids))
             trained = shown and node.output.logprobs is not None
-            ids += node.prompt.ids + node.output.ids
-            logprobs += _NO_LOGPROB * (start - len(logprobs) // 8)
-            logprobs += node.output.logprobs or b"" if trained else _NO_LOGPROB * (end - start)
-            if end > start:
-                spans.append(_span(node, start, end, trained=trained))
-        return PackedSequence(
-            ids=memoryview(unpack_ids(ids)).toreadonly(),
-            logprobs=memoryview(unpack_logprobs(logprobs)).toreadonly(),
-            spans=tuple(spans),
-        )
+            logprobs.extend(_NO_LOGPROB * (start - len(logprobs)))
+            own = node.output.logprobs if trained else None
+            logprobs.extend(unpack_logprobs(own) if own is not None else _NO_LOGPROB * (len(tokens) - start))
+            if len(tokens) > start:
+                spans.append(_span(node, start, len(tokens), trained=trained))
+        masked = array("i", [MASKED]) * len(tokens)
+        for span in spans:
+            if span.trained:
+                masked[span.start : span.stop] = tokens[span.start : span.stop]
+        return PackedNode(tokens=tokens, masked=masked, logprobs=logprobs, spans=tuple(spans))
 
     @property
     def messages(self) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from rolltap.types.chat import Message
 from rolltap.types.generation import FinishReason
-from rolltap.types.sequences import PackedSequence
+from rolltap.types.sequences import PackedNode
 
 Delivery = Literal["delivered", "aborted"]
 
@@ -163,7 +163,7 @@ class NodeView(Protocol):
         """The engine's logprobs where `masked_tokens` is not -100, and 1.0 elsewhere."""
 
     @property
-    def packed(self) -> PackedSequence:
+    def packed(self) -> PackedNode:
         """The same as arrays, with what was generated as spans: for sequences of many tokens."""
 
     @property

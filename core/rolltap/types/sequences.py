@@ -1,5 +1,6 @@
 """A recorded sequence as packed arrays, and what of it the model generated: what exports are made from."""
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ class GeneratedSpan(Struct, frozen=True, kw_only=True):
     stop: int
     trained: bool
     """Whether this sequence trains it. Where not, another sequence does, or it must not be trained on."""
-    versions: tuple[tuple[int, int, str], ...] = ()
+    versions: tuple[tuple[int, int, int | str], ...] = ()
     """The weight versions that generated it: start and stop in the sequence, and the version. Empty: not known."""
     message: int | None = None
     """Its place in `NodeView.messages`; None where the sequence is not a conversation."""
@@ -32,21 +33,23 @@ class GeneratedSpan(Struct, frozen=True, kw_only=True):
         return self.stop - self.start
 
 
-class PackedSequence(Struct, frozen=True, kw_only=True):
-    """A node's whole sequence without a Python object for each token.
+class PackedNode(Struct, frozen=True, kw_only=True):
+    """A node's whole sequence as arrays of one length, without a Python object for each token.
 
-    The two arrays are read-only views; `ids.tolist()` makes a list, and pyarrow and numpy take them without a copy.
+    `list(tokens)` or `tokens.tolist()` makes a list; pyarrow and numpy take the arrays without a copy. Don't change them.
     """
 
-    ids: memoryview
+    tokens: "array[int]"
     """Token ids, 32 bits each."""
-    logprobs: memoryview
-    """Doubles, as many: the engine's values on trained tokens, 1.0 elsewhere."""
+    masked: "array[int]"
+    """The same, with -100 wherever this sequence must not be trained on."""
+    logprobs: "array[float]"
+    """Doubles: the engine's values on trained tokens, 1.0 elsewhere, and NaN where the engine gave none."""
     spans: tuple[GeneratedSpan, ...]
     """What was generated, in order; the last one is the node's own output. Empty where no ids are known."""
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.tokens)
 
     @property
     def trained(self) -> list[GeneratedSpan]:
@@ -81,15 +84,11 @@ class PackedSequence(Struct, frozen=True, kw_only=True):
         """One of two values for each token."""
         return self.spread(context, lambda span: [trained] * len(span))
 
-    def masked_ids(self, masked: int) -> list[int]:
-        """The ids on trained tokens, `masked` elsewhere."""
-        return self.spread(masked, lambda span: self.ids[span.start : span.stop].tolist())
-
     def logprobs_with(self, context: float | None) -> list[float | None]:
         """The logprobs on trained tokens, `context` elsewhere."""
         return self.spread(context, lambda span: self.logprobs[span.start : span.stop].tolist())
 
-    def versions_with(self, context: T, read: Callable[[str], T]) -> list[T]:
+    def versions_with(self, context: T, read: Callable[[int | str], T]) -> list[T]:
         """For each trained token what `read` makes of its weight version; `context` elsewhere and where not known."""
 
         def versions(span: GeneratedSpan) -> list[T]:
@@ -101,6 +100,6 @@ class PackedSequence(Struct, frozen=True, kw_only=True):
         return self.spread(context, versions)
 
     @property
-    def versions(self) -> list[str]:
+    def versions(self) -> list[int | str]:
         """The weight versions of the trained tokens, each once, in the order of the sequence."""
         return list(dict.fromkeys(version for span in self.trained for _, _, version in span.versions))

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rolltap import ExportedSession, ExportFormat, GeneratedSpan, NodeView, PackedSequence
+from rolltap import ExportedSession, ExportFormat, GeneratedSpan, NodeView, PackedNode
 from rolltap_plugins.exports.record import reward
 
 
-def exported_spans(sequence: PackedSequence) -> list[GeneratedSpan]:
+def exported_spans(sequence: PackedNode) -> list[GeneratedSpan]:
     """The completions that a leaf trains; where it trains none and is kept all the same, its own output."""
     return sequence.trained or list(sequence.spans[-1:])
 
@@ -25,9 +25,9 @@ class AgentLightning(ExportFormat):
             spans = exported_spans(sequence)
             for span in spans:
                 yield {
-                    "prompt": {"token_ids": sequence.ids[: span.start].tolist()},
+                    "prompt": {"token_ids": sequence.tokens[: span.start].tolist()},
                     "response": {
-                        "token_ids": sequence.ids[span.start : span.stop].tolist(),
+                        "token_ids": sequence.tokens[span.start : span.stop].tolist(),
                         "log_probs": sequence.logprobs[span.start : span.stop].tolist()
                         if span.trained
                         else None,
@@ -63,8 +63,8 @@ class OpenEnv(ExportFormat):
                     "turn": turn,
                     "request": {"messages": list(messages[: span.message]), "tools": node.tools},
                     "response": {"choices": [{"message": said, "finish_reason": span.finish_reason}]},
-                    "prompt_token_ids": sequence.ids[: span.start].tolist(),
-                    "completion_token_ids": sequence.ids[span.start : span.stop].tolist(),
+                    "prompt_token_ids": sequence.tokens[: span.start].tolist(),
+                    "completion_token_ids": sequence.tokens[span.start : span.stop].tolist(),
                     "per_token_logps": sequence.logprobs[span.start : span.stop].tolist()
                     if span.trained
                     else [],

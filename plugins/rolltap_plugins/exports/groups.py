@@ -63,8 +63,8 @@ class Atropos(ExportFormat):
             return
         packed = [node.packed for node in nodes]
         row = {
-            "tokens": [sequence.ids.tolist() for sequence in packed],
-            "masks": [sequence.masked_ids(-100) for sequence in packed],
+            "tokens": [sequence.tokens.tolist() for sequence in packed],
+            "masks": [sequence.masked.tolist() for sequence in packed],
             "scores": [reward(node) for node in nodes],
             "inference_logprobs": [sequence.logprobs_with(1.0) for sequence in packed],
         }

@@ -6,7 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolltap import ConfigError, ExportedSession, ExportFile, NodeView, PackedSequence, json_line
+from rolltap import ConfigError, ExportedSession, ExportFile, NodeView, PackedNode, json_line
 from rolltap_plugins.exports.record import COLUMNS, SCHEMA_VERSION, JsonLines, facts
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ParquetFile(ExportFile):
             use_dictionary=[f"{name}.list.element" for name in ("tokens", "versions")],
         )
         self._facts: list[dict[str, Any]] = []
-        self._sequences: list[PackedSequence] = []
+        self._sequences: list[PackedNode] = []
         self._rows: list[dict[str, Any]] = []
         self._tokens = 0
 
@@ -127,7 +127,7 @@ def _as_text(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _token_columns(sequences: Sequence[PackedSequence]) -> dict[str, "pa.Array"]:
+def _token_columns(sequences: Sequence[PackedNode]) -> dict[str, "pa.Array"]:
     """The columns with a value for each token, made of the packed arrays as they are."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -140,7 +140,7 @@ def _token_columns(sequences: Sequence[PackedSequence]) -> dict[str, "pa.Array"]
         for span in sequence.trained:
             trained[start + span.start : start + span.stop] = b"\1" * len(span)
     mask = _flat(pa.uint8(), total, trained).cast(pa.bool_())
-    ids = _flat(pa.int32(), total, b"".join(sequence.ids for sequence in sequences))
+    ids = _flat(pa.int32(), total, b"".join(sequence.tokens for sequence in sequences))
     logprobs = _flat(pa.float64(), total, b"".join(sequence.logprobs for sequence in sequences))
     values = {
         "tokens": ids,
@@ -157,7 +157,7 @@ def _flat(kind: "pa.DataType", length: int, data: bytes | bytearray) -> "pa.Arra
     return pa.Array.from_buffers(kind, length, [None, pa.py_buffer(data)])
 
 
-def _versions(starts: Sequence[int], sequences: Sequence[PackedSequence]) -> "pa.Array":
+def _versions(starts: Sequence[int], sequences: Sequence[PackedNode]) -> "pa.Array":
     """A weight version for each token, null where there is none: runs, written out by pyarrow."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -174,7 +174,7 @@ def _versions(starts: Sequence[int], sequences: Sequence[PackedSequence]) -> "pa
         for span in sequence.trained:
             for start, stop, version in span.versions:
                 add(offset + start, None)
-                add(offset + stop, version)
+                add(offset + stop, str(version))
     add(starts[-1], None)
     runs = pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), pa.array(versions, pa.string()))
     return pc.run_end_decode(runs)

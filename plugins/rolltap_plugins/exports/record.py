@@ -72,7 +72,7 @@ class JsonLines(ExportFormat):
         for node in nodes:
             sequence = node.packed
             row = facts(session, node)
-            row["tokens"] = sequence.ids.tolist()
+            row["tokens"] = sequence.tokens.tolist()
             row["mask"] = sequence.mask(False, True)
             row["logprobs"] = sequence.logprobs_with(None)
             row["versions"] = sequence.versions_with(None, str)

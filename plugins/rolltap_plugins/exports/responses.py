@@ -30,7 +30,7 @@ class Response(Struct, frozen=True):
         """The node's."""
         sequence = node.packed
         cut = sequence.response_start
-        ids = sequence.ids.tolist()
+        ids = sequence.tokens.tolist()
         mask, logprobs = sequence.mask(0, 1)[cut:], sequence.logprobs_with(0.0)[cut:]
         return cls(ids[:cut], ids[cut:], mask, logprobs)
 
@@ -100,7 +100,7 @@ class Slime(ExportFormat):
                 "rollout_log_probs": response.logprobs,
                 "reward": reward(node),
                 "status": _STATUS.get(node.metadata.get("finish_reason") or "", "completed"),
-                "weight_versions": node.packed.versions,
+                "weight_versions": [*map(str, node.packed.versions)],
                 "session_id": session.uuid,
                 "metadata": {"group": session.group, "node_id": node.node_id},
             }

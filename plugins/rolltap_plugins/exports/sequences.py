@@ -22,7 +22,7 @@ class TRLAsync(ExportFormat):
         for node in nodes:
             sequence = node.packed
             yield {
-                "input_ids": sequence.ids.tolist(),
+                "input_ids": sequence.tokens.tolist(),
                 "completion_mask": sequence.mask(0, 1),
                 "old_log_probs": sequence.logprobs_with(0.0),
                 "rollout_id": session.uuid,
@@ -39,7 +39,7 @@ class PrimeRL(ExportFormat):
         for node in nodes:
             sequence = node.packed
             row = {
-                "token_ids": sequence.ids.tolist(),
+                "token_ids": sequence.tokens.tolist(),
                 "mask": sequence.mask(False, True),
                 "logprobs": sequence.logprobs_with(0.0),
                 "temperatures": sequence.spread(_DEFAULT_TEMPERATURE, _temperatures),
@@ -68,7 +68,7 @@ class AReaL(ExportFormat):
         for node in nodes:
             sequence = node.packed
             yield {
-                "input_ids": [sequence.ids.tolist()],
+                "input_ids": [sequence.tokens.tolist()],
                 "loss_mask": [sequence.mask(0, 1)],
                 "logprobs": [sequence.logprobs_with(0.0)],
                 "versions": [sequence.versions_with(-1, read)],
@@ -89,7 +89,7 @@ class Tinker(ExportFormat):
         """See `ExportFormat.rows`."""
         for node in nodes:
             sequence = node.packed
-            ids = sequence.ids.tolist()
+            ids = sequence.tokens.tolist()
             inputs = {
                 "target_tokens": _tensor("int64", ids[1:]),
                 "logprobs": _tensor("float32", sequence.logprobs_with(0.0)[1:]),

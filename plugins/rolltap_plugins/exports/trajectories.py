@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rolltap import ExportedSession, ExportFormat, GeneratedSpan, NodeView, PackedSequence, __version__
+from rolltap import ExportedSession, ExportFormat, GeneratedSpan, NodeView, PackedNode, __version__
 from rolltap_plugins.exports.record import reward
 
 SCHEMA_VERSION = "ATIF-v1.7"
@@ -44,7 +44,10 @@ def _trajectory(session: ExportedSession, node: NodeView, trained: set[str]) -> 
         for number, message in enumerate(node.messages):
             steps.add(message, next((span for span in sequence.spans if span.message == number), None))
     else:
-        steps.add({"role": "assistant", "content": node.full_text}, next(reversed(sequence.spans), None))
+        # A raw sequence is no conversation: its text stands once, and its completions are steps without text.
+        steps.add({"role": "user", "content": node.full_text}, None)
+        for span in sequence.spans:
+            steps.add({"role": "assistant"}, span)
     agent = {
         "name": str(session.labels.get("agent") or "rolltap"),
         "version": str(session.labels.get("agent_version") or __version__),
@@ -75,7 +78,7 @@ def _trajectory(session: ExportedSession, node: NodeView, trained: set[str]) -> 
 class _Steps:
     """A conversation's messages as steps."""
 
-    def __init__(self, sequence: PackedSequence, trained: set[str]) -> None:
+    def __init__(self, sequence: PackedNode, trained: set[str]) -> None:
         self.done: list[dict[str, Any]] = []
         self._sequence = sequence
         self._trained = trained
@@ -124,8 +127,8 @@ class _Steps:
     def _metrics(self, span: GeneratedSpan) -> dict[str, Any]:
         metrics: dict[str, Any] = {"prompt_tokens": span.start, "completion_tokens": len(span)}
         if span.trained:
-            metrics["prompt_token_ids"] = self._sequence.ids[: span.start].tolist()
-            metrics["completion_token_ids"] = self._sequence.ids[span.start : span.stop].tolist()
+            metrics["prompt_token_ids"] = self._sequence.tokens[: span.start].tolist()
+            metrics["completion_token_ids"] = self._sequence.tokens[span.start : span.stop].tolist()
             metrics["logprobs"] = self._sequence.logprobs[span.start : span.stop].tolist()
         return metrics
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rolltap import BadRequest
 
 
-def whole_number(version: str, format_name: str) -> int:
+def whole_number(version: int | str, format_name: str) -> int:
     """A weight version as the number of a step. Raises `BadRequest` where it is none."""
     try:
         return int(version)
@@ -17,6 +17,6 @@ def whole_number(version: str, format_name: str) -> int:
         ) from error
 
 
-def whole_numbers(versions: Iterable[str], format_name: str) -> list[int]:
+def whole_numbers(versions: Iterable[int | str], format_name: str) -> list[int]:
     """The same for several."""
     return [whole_number(version, format_name) for version in versions]
