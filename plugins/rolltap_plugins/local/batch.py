@@ -31,7 +31,7 @@ class Batch:
     def logits(self) -> "torch.Tensor":
         """Run each sequence's last id; each row's logits for the next."""
         return self._model.forward(
-            [[sequence.tokens[-1]] for sequence in self.sequences], self.cache, self._padding
+            [[sequence.ids[-1]] for sequence in self.sequences], self.cache, self._padding
         )
 
     def merge(self, other: "Batch") -> None:
