@@ -84,3 +84,18 @@ def forests(draw):
 def leaves(forest, **options):
     """The forest's exported sequences."""
     return views(forest, tree=False, **options)
+
+
+class RewardedNode:
+    """A node as it is, with a reward."""
+
+    def __init__(self, node, reward):
+        self._node = node
+        self._reward = reward
+
+    def __getattr__(self, name):
+        return getattr(self._node, name)
+
+    @property
+    def metadata(self):
+        return {**self._node.metadata, "reward": self._reward, "rewards": {"reward": self._reward}}

@@ -295,7 +295,7 @@ def parquet_rows(path):
     assert table.schema.metadata[b"rolltap_schema_version"] == b"1"
     rows = table.to_pylist()
     for row in rows:
-        for name in ("rewards", "messages", "tools", "metadata"):
+        for name in ("label", "rewards", "messages", "tools", "metadata"):
             row[name] = None if row[name] is None else json.loads(row[name])
     return rows
 

@@ -1,7 +1,9 @@
 """Loads exported rows with the trainers' own classes: `python load_rows.py ROWS`, a JSON file of rows by format.
 
-Prints JSON: for each format the ids, masks and logprobs that its classes hold, row by row.
+Writes JSON: for each format the ids, masks and logprobs that its classes hold, row by row.
 """
+
+# ruff: noqa: PLC0415 - each format imports its own trainer
 
 import ast
 import json
@@ -134,4 +136,4 @@ LOADERS = {
 
 if __name__ == "__main__":
     found = {name: LOADERS[name](rows) for name, rows in json.loads(Path(sys.argv[1]).read_text()).items()}
-    print(json.dumps(found))
+    sys.stdout.write(json.dumps(found))
