@@ -1,34 +1,27 @@
-"""Random forests of recorded calls, as real views: what exports are tested with."""
-
-from dataclasses import dataclass, field
-from typing import Any
+"""Random sessions of recorded calls, as real views: what exports are tested with."""
 
 from hypothesis import strategies as st
 
-from rolltap.record.forest import Forest
+from rolltap import SessionSummary
+from rolltap.record import CallRecorded, Context, Output, Prompt, Times, pack_ids, pack_logprobs
+from rolltap.record.fold import SessionRecord
 from rolltap.record.views import views
-from rolltap.types.record import Context, NodesRecorded, Output, Prompt, pack_ids, pack_logprobs
-
-CONTEXT = Context("m", b"", b"")
 
 
-@dataclass
-class Summary:
+def summary(**settings):
     """A session, as formats see it."""
-
-    uuid: str = "s1"
-    model_name: str = "m"
-    group: str = "g"
-    labels: dict[str, Any] = field(default_factory=dict)
+    return SessionSummary(**{"uuid": "s1", "model_name": "m", "group": "g", **settings})
 
 
-def call(name, parent, prompt, outputs, *, sampling=None):
+def call(name, parent, prompt, outputs, *, sampling=None, messages=()):
     """An entry of a call; `outputs` are (ids, logprobs, further fields)."""
-    return NodesRecorded(
+    return CallRecorded(
+        call_id=name,
         parent_id=parent,
-        context=CONTEXT,
-        prompt=Prompt(ids=pack_ids(prompt)),
-        outputs=[
+        after_id=parent,
+        context=Context("m"),
+        prompt=Prompt(ids=pack_ids(prompt), messages=tuple(messages)),
+        outputs=tuple(
             Output(
                 node_id=f"{name}.{number}",
                 ids=pack_ids(ids),
@@ -36,20 +29,19 @@ def call(name, parent, prompt, outputs, *, sampling=None):
                 **{"finish_reason": "stop", **more},
             )
             for number, (ids, logprobs, more) in enumerate(outputs)
-        ],
+        ),
         backend="b",
-        model="m",
         sampling=sampling or {},
-        created_at=1.0,
+        times=Times(ended=1.0),
     )
 
 
 def forest_of(*entries):
-    """The forest that these entries fold to."""
-    forest = Forest()
-    for entry in entries:
-        forest.apply(entry)
-    return forest
+    """The record that these entries fold to."""
+    record = SessionRecord()
+    for number, entry in enumerate(entries, 1):
+        record.apply(number, entry)
+    return record
 
 
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=4)
@@ -81,9 +73,9 @@ def forests(draw):
     return forest_of(*entries)
 
 
-def leaves(forest, **options):
-    """The forest's exported sequences."""
-    return views(forest, tree=False, **options)
+def leaves(record, **options):
+    """The record's exported sequences."""
+    return views(record, tree=False, **options)
 
 
 class RewardedNode:

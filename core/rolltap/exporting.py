@@ -6,12 +6,13 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 import msgspec
 from msgspec import Struct
 
-from rolltap.bases.exports import Export, ExportedSession, ExportFormat, json_line
+from rolltap.bases.exports import Export, ExportFormat, json_line
 from rolltap.errors import BadRequest
 from rolltap.plugins import Plugins
-from rolltap.types.record import NodeView
+from rolltap.types.ledger import SessionSummary
+from rolltap.types.nodes import NodeView
 
-_OFF_LOOP_TOKENS = 20_000
+OFF_LOOP_TOKENS = 20_000
 """Sessions of more tokens than this are made into rows in a thread."""
 
 
@@ -46,14 +47,14 @@ async def export_format(plugins: Plugins, name: str) -> ExportFormat:
 
 async def export_lines(
     export: Export,
-    sessions: AsyncIterable[tuple[ExportedSession, Sequence[NodeView]]],
+    sessions: AsyncIterable[tuple[SessionSummary, Sequence[NodeView]]],
     *,
     progress: bool = False,
 ) -> AsyncIterator[bytes]:
     """Lines of JSON, a session's at a time: memory is that of one session."""
     async for session, nodes in sessions:
         picked = export.pick(nodes)
-        if sum(map(_num_tokens, picked)) > _OFF_LOOP_TOKENS:
+        if sum(map(_num_tokens, picked)) > OFF_LOOP_TOKENS:
             lines = await asyncio.to_thread(_lines, export, session, picked)
         else:
             lines = _lines(export, session, picked)
@@ -64,8 +65,8 @@ async def export_lines(
 
 
 def _num_tokens(node: NodeView) -> int:
-    return len(node.packed)
+    return node.num_tokens
 
 
-def _lines(export: Export, session: ExportedSession, nodes: Sequence[NodeView]) -> list[bytes]:
+def _lines(export: Export, session: SessionSummary, nodes: Sequence[NodeView]) -> list[bytes]:
     return [json_line(row) for row in export.format.rows(session, nodes)]

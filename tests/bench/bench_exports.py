@@ -16,8 +16,8 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from forests import Summary, call, forest_of, leaves
-from rolltap import NodeView
+from forests import call, forest_of, leaves, summary
+from rolltap import NodeView, SessionSummary
 from rolltap_plugins.exports import FORMATS
 
 TURNS, PROMPT, ANSWER = 8, 150, 100
@@ -26,7 +26,7 @@ TOKENS = 1_000_000
 SEED = 1
 
 
-def sessions(tokens: int) -> Iterator[tuple[Summary, list[NodeView]]]:
+def sessions(tokens: int) -> Iterator[tuple[SessionSummary, list[NodeView]]]:
     """Sessions of so many tokens in all, one at a time, as a store would give them."""
     rng = Random(SEED)
     for number in range(tokens // SESSION):
@@ -40,10 +40,10 @@ def sessions(tokens: int) -> Iterator[tuple[Summary, list[NodeView]]]:
                 call(name, parent, prompt, [(answer, logprobs, {"weight_versions": [[0, ANSWER, "12"]]})])
             )
             parent = f"{name}.0"
-        yield Summary(uuid=f"session-{number}"), leaves(forest_of(*calls))
+        yield summary(uuid=f"session-{number}"), leaves(forest_of(*calls))
 
 
-def rate(name: str, made: list[tuple[Summary, list[NodeView]]], path: Path) -> tuple[float, int]:
+def rate(name: str, made: list[tuple[SessionSummary, list[NodeView]]], path: Path) -> tuple[float, int]:
     """Tokens a second of processor time, and the bytes that were written."""
     best = 0.0
     for _ in range(3):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from forests import RewardedNode, Summary, call, forest_of, leaves
+from forests import RewardedNode, call, forest_of, leaves, summary
 from rolltap import json_line
 from rolltap.testing import ScriptedTokenBackend
 from rolltap_plugins.exports import export_format
@@ -93,7 +93,7 @@ def test_exported_rows_load_in_the_trainers_classes(trainers_python, tmp_path):
     ]
     names = ("trl-async", "verl", "tinker", "atropos", "atif", "openenv", "agent-lightning", "skyrl")
     rows = {
-        name: [json.loads(json_line(row)) for row in export_format(name).rows(Summary(), nodes)]
+        name: [json.loads(json_line(row)) for row in export_format(name).rows(summary(), nodes)]
         for name in names
     }
     path = tmp_path / "rows.json"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forests import Summary, call, forest_of, forests, leaves
+from forests import call, forest_of, forests, leaves, summary
 from rolltap import BadRequest, ConfigError, Export, ExportOptions, json_line
 from rolltap.record.views import views
 from rolltap_plugins.exports import FORMATS, export_format, offers, parquet
@@ -20,7 +20,7 @@ some = settings(max_examples=40, deadline=None)
 def exported(name, nodes, **options):
     """The rows of a format, as they come out of JSON."""
     export = Export(export_format(name), ExportOptions(**options))
-    return [json.loads(json_line(row)) for row in export.rows(Summary(), nodes)]
+    return [json.loads(json_line(row)) for row in export.rows(summary(), nodes)]
 
 
 def whole(sequence):
@@ -228,10 +228,10 @@ def test_nodes_without_anything_to_train_on_are_left_out_and_counted():
         )
     )
     export = Export(export_format("jsonl"), ExportOptions())
-    assert [row["node_id"] for row in export.rows(Summary(), nodes)] == ["a.0"]
+    assert [row["node_id"] for row in export.rows(summary(), nodes)] == ["a.0"]
     assert export.summary() == {"left_out": {"untrainable": 2}}
     kept = Export(export_format("jsonl"), ExportOptions(untrainable="keep"))
-    assert [(row["node_id"], sum(row["mask"])) for row in kept.rows(Summary(), nodes)] == [
+    assert [(row["node_id"], sum(row["mask"])) for row in kept.rows(summary(), nodes)] == [
         ("a.0", 1),
         ("b.0", 0),
         ("c.0", 0),
@@ -253,7 +253,7 @@ def test_an_untrainable_end_does_not_take_the_turns_before_it_away():
 def test_columns_are_collected_as_trl_s_rollout_func_returns_them():
     forest = forest_of(call("a", None, [1], [([3], [-0.5], {}), ([4, 5], [-1.0, -2.0], {})]))
     trl = export_format("trl")
-    batch = trl.collect(trl.rows(Summary(), leaves(forest)))
+    batch = trl.collect(trl.rows(summary(), leaves(forest)))
     assert batch["prompt_ids"] == [[1], [1]]
     assert batch["completion_ids"] == [[3], [4, 5]]
     assert batch["logprobs"] == [[-0.5], [-1.0, -2.0]]
@@ -263,14 +263,14 @@ def test_columns_are_collected_as_trl_s_rollout_func_returns_them():
 @pytest.mark.parametrize("name", ["skyrl", "atropos"])
 def test_what_has_no_reward_is_not_collected(name):
     kind = export_format(name)
-    rows = list(kind.rows(Summary(), leaves(forest_of(*TWO_TURNS))))
+    rows = list(kind.rows(summary(), leaves(forest_of(*TWO_TURNS))))
     with pytest.raises(BadRequest, match="no reward; POST /SESSION/reward"):
         kind.collect(rows)
 
 
 def test_skyrl_counts_the_sessions_of_a_group():
     kind, nodes = export_format("skyrl"), leaves(forest_of(*TWO_TURNS))
-    rows = [row for uuid in ("s1", "s2") for row in kind.rows(Summary(uuid=uuid), nodes)]
+    rows = [row for uuid in ("s1", "s2") for row in kind.rows(summary(uuid=uuid), nodes)]
     assert [row["trajectory_ids"] for row in rows] == [
         {"instance_id": "g", "repetition_id": 0},
         {"instance_id": "g", "repetition_id": 1},
@@ -308,7 +308,7 @@ def test_a_parquet_file_holds_the_rows_of_jsonl(tmp_path_factory, sessions, grou
     packed, sent = folder / "packed.parquet", folder / "sent.parquet"
     with mock.patch.object(parquet, "ROW_GROUP_TOKENS", group_size):
         with export_format("parquet").open(packed) as file:
-            written = [file.write(Summary(), trained_leaves(forest)) for forest in sessions]
+            written = [file.write(summary(), trained_leaves(forest)) for forest in sessions]
         with export_format("parquet").open(sent) as file:
             assert file.write_rows(lines) == len(lines)
     assert sum(written) == len(lines)
@@ -319,7 +319,7 @@ def test_parquet_s_rows_are_written_as_lines_too(tmp_path):
     nodes = leaves(forest_of(*TWO_TURNS))
     for name in ("parquet", "jsonl"):
         with export_format(name).open(tmp_path / f"{name}.jsonl") as file:
-            assert file.write(Summary(), nodes) == 1
+            assert file.write(summary(), nodes) == 1
     assert (tmp_path / "parquet.jsonl").read_bytes() == (tmp_path / "jsonl.jsonl").read_bytes()
 
 

@@ -5,35 +5,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, ClassVar, Literal, Protocol, Self, get_args
+from typing import Any, BinaryIO, ClassVar, Literal, Self, get_args
 
 import orjson
 from msgspec import Struct
 
 from rolltap.errors import BadRequest, ConfigError
-from rolltap.types.record import NodeView
+from rolltap.types.ledger import SessionSummary
+from rolltap.types.nodes import NodeView
 
 Untrainable = Literal["drop", "keep"]
-
-
-class ExportedSession(Protocol):
-    """What a format may use of a session; `SessionSummary` is one."""
-
-    @property
-    def uuid(self) -> str:
-        """Its id."""
-
-    @property
-    def model_name(self) -> str:
-        """The model it was created for."""
-
-    @property
-    def group(self) -> str:
-        """The group it belongs to; "" where it belongs to none."""
-
-    @property
-    def labels(self) -> Mapping[str, Any]:
-        """What its creator noted."""
 
 
 class ExportOptions(Struct, frozen=True, kw_only=True):
@@ -59,7 +40,7 @@ class ExportFile(ABC):
     """A file that rows are written to. `with` closes it; on an error it is closed as it is."""
 
     @abstractmethod
-    def write(self, session: ExportedSession, nodes: Sequence[NodeView]) -> int:
+    def write(self, session: SessionSummary, nodes: Sequence[NodeView]) -> int:
         """Write a session's rows; return how many."""
 
     @abstractmethod
@@ -93,7 +74,7 @@ class JsonLinesFile(ExportFile):
         self._file: BinaryIO = path.open("wb")
         self._format = format_
 
-    def write(self, session: ExportedSession, nodes: Sequence[NodeView]) -> int:
+    def write(self, session: SessionSummary, nodes: Sequence[NodeView]) -> int:
         """See `ExportFile.write`."""
         if self._format is None:
             raise TypeError("this file was opened without a format: give it rows, or open it with one")
@@ -129,7 +110,7 @@ class ExportFormat(ABC):
     """How the name of a file in this format ends."""
 
     @abstractmethod
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
         """The rows of a session's nodes, in their order. What is left out has been left out of `nodes`."""
 
     def collect(self, rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -173,7 +154,7 @@ class Export:
                 picked.append(node)
         return picked
 
-    def rows(self, session: ExportedSession, nodes: Iterable[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Iterable[NodeView]) -> Iterator[dict[str, Any]]:
         """The rows of those of a session's nodes that are to be exported."""
         yield from self.format.rows(session, self.pick(nodes))
 

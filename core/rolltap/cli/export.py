@@ -12,8 +12,10 @@ from msgspec import Struct
 from rolltap.errors import ConfigError, RequestError, Unreachable
 
 if TYPE_CHECKING:
-    from rolltap.bases.exports import ExportFile
+    from rolltap.bases.exports import Export, ExportFile
+    from rolltap.bases.stores import Store
     from rolltap.client import AsyncClient
+    from rolltap.plugins import Plugins
 
 DEFAULT_URL = "http://127.0.0.1:9100"
 _SUFFIXES = {".jsonl": "jsonl", ".parquet": "parquet"}
@@ -104,7 +106,10 @@ def export(
         sealed=sealed,
     )
     try:
-        asyncio.run(_from_server(selection, path, url or DEFAULT_URL, api_key))
+        if config_file:
+            asyncio.run(_from_store(selection, path, config_file))
+        else:
+            asyncio.run(_from_server(selection, path, url or DEFAULT_URL, api_key))
     except (RequestError, Unreachable) as error:
         raise click.ClickException(str(error)) from error
 
@@ -114,6 +119,27 @@ async def _from_server(selection: Selection, path: Path, url: str, api_key: str 
 
     async with AsyncClient(url, api_key) as client:
         await write(ServerSource(client, selection), path)
+
+
+async def _from_store(selection: Selection, path: Path, config_file: str) -> None:
+    from rolltap.cli.options import configured, naming  # noqa: PLC0415
+    from rolltap.plugins import Plugins  # noqa: PLC0415
+    from rolltap.server.app import create_store  # noqa: PLC0415
+
+    with naming(config_file):
+        config = configured(config_file, plugins_dir=None)
+        plugins = Plugins.load(config.plugins)
+        store = await create_store(config, plugins)
+        if not store.durable:
+            raise ConfigError(
+                f"store.kind = {config.store.kind!r} keeps nothing when its server ends: export from the running "
+                "server, with --url"
+            )
+        await store.start()
+        try:
+            await write(StoreSource(store, plugins, selection), path)
+        finally:
+            await store.close()
 
 
 class ServerSource:
@@ -163,6 +189,55 @@ class ServerSource:
                 continue
             yield Done(file.write_lines(lines), done.left_out)
             lines.clear()
+
+
+class StoreSource:
+    """A store that no server need be running on."""
+
+    def __init__(self, store: "Store", plugins: "Plugins", selection: Selection) -> None:
+        from rolltap.sessions import Sessions  # noqa: PLC0415
+
+        self._sessions = Sessions(store, max_sessions=0, ttl_s=0)
+        self._plugins = plugins
+        self._selection = selection
+        self._export: Export | None = None
+
+    async def total(self) -> int:
+        """See `Source.total`."""
+        await self._sessions.restore()
+        return len([None async for _ in self._ids()])
+
+    async def open(self, path: Path) -> "ExportFile":
+        """See `Source.open`."""
+        from rolltap.bases.exports import Export, ExportOptions  # noqa: PLC0415
+        from rolltap.exporting import export_format  # noqa: PLC0415
+
+        asked = self._selection
+        options = ExportOptions.of(untrainable=asked.untrainable, lineage=asked.lineage)
+        self._export = Export(await export_format(self._plugins, asked.format), options)
+        return self._export.format.open(path)
+
+    async def write_to(self, file: "ExportFile") -> AsyncIterator[Done]:
+        """See `Source.write_to`."""
+        from rolltap.record.views import views  # noqa: PLC0415
+
+        if self._export is None:
+            raise TypeError("write_to is called with the file that open has given")
+        async for uuid in self._ids():
+            session = await self._sessions.get(uuid)
+            nodes = self._export.pick(views(session.record, tree=session.info.track_tree))
+            yield Done(file.write(session.summary(), nodes), self._export.left_out)
+
+    async def _ids(self) -> AsyncIterator[str]:
+        asked = self._selection
+        state = "sealed" if asked.sealed else ""
+        if asked.sessions:
+            for uuid in asked.sessions:
+                if not asked.sealed or (await self._sessions.get(uuid)).summary().state == state:
+                    yield uuid
+            return
+        async for summary in self._sessions.page(group=asked.group, state=state):
+            yield summary.uuid
 
 
 async def write(source: Source, path: Path) -> None:

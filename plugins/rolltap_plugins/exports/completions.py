@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rolltap import ExportedSession, ExportFormat, GeneratedSpan, NodeView, PackedNode
+from rolltap import ExportFormat, NodeView, SessionSummary
+from rolltap.record import GeneratedSpan, PackedNode
 from rolltap_plugins.exports.record import reward
 
 
@@ -18,7 +19,7 @@ class AgentLightning(ExportFormat):
 
     name = "agent-lightning"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
         """See `ExportFormat.rows`."""
         for node in nodes:
             sequence = node.packed
@@ -51,7 +52,7 @@ class OpenEnv(ExportFormat):
 
     name = "openenv"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
         """See `ExportFormat.rows`."""
         turn = 0
         for node in nodes:

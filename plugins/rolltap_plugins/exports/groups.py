@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rolltap import BadRequest, ExportedSession, ExportFormat, NodeView
+from rolltap import BadRequest, ExportFormat, NodeView, SessionSummary
 from rolltap_plugins.exports.record import advantage, reward
 from rolltap_plugins.exports.responses import Response
 
@@ -21,7 +21,7 @@ class SkyRL(ExportFormat):
     def __init__(self) -> None:
         self._repetitions: Counter[str] = Counter()
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
         """See `ExportFormat.rows`."""
         instance = session.group or session.uuid
         trajectory = {"instance_id": instance, "repetition_id": self._repetitions[instance]}
@@ -57,7 +57,7 @@ class Atropos(ExportFormat):
 
     name = "atropos"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:  # noqa: ARG002
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:  # noqa: ARG002
         """See `ExportFormat.rows`."""
         if not nodes:
             return

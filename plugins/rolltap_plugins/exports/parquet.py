@@ -6,7 +6,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolltap import ConfigError, ExportedSession, ExportFile, NodeView, PackedNode, json_line
+from rolltap import ConfigError, ExportFile, NodeView, SessionSummary, json_line
+from rolltap.record import PackedNode
 from rolltap_plugins.exports.record import COLUMNS, SCHEMA_VERSION, JsonLines, facts
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class ParquetFile(ExportFile):
         self._rows: list[dict[str, Any]] = []
         self._tokens = 0
 
-    def write(self, session: ExportedSession, nodes: Sequence[NodeView]) -> int:
+    def write(self, session: SessionSummary, nodes: Sequence[NodeView]) -> int:
         """See `ExportFile.write`."""
         for node in nodes:
             sequence = node.packed

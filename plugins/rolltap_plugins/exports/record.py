@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from rolltap import ExportedSession, ExportFormat, NodeView
+from rolltap import ExportFormat, NodeView, SessionSummary
 
 SCHEMA_VERSION = 1
 """Raised where a column changes its meaning or goes; a new column leaves it as it is."""
@@ -42,7 +42,7 @@ def advantage(node: NodeView) -> float | None:
     return None if given is None else float(given)
 
 
-def facts(session: ExportedSession, node: NodeView) -> dict[str, Any]:
+def facts(session: SessionSummary, node: NodeView) -> dict[str, Any]:
     """A row's columns without those that have a value for each token."""
     metadata = node.metadata
     return {
@@ -67,7 +67,7 @@ class JsonLines(ExportFormat):
 
     name = "jsonl"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
         """See `ExportFormat.rows`."""
         for node in nodes:
             sequence = node.packed

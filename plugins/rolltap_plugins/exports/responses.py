@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rolltap import ExportedSession, ExportFormat, NodeView
+from rolltap import ExportFormat, NodeView, SessionSummary
 from rolltap_plugins.exports.record import reward
 from rolltap_plugins.exports.versions import whole_numbers
 
@@ -43,7 +43,7 @@ class TRL(ExportFormat):
 
     name = "trl"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
         """See `ExportFormat.rows`."""
         for node in nodes:
             response = Response.of(node)
@@ -64,7 +64,7 @@ class Verl(ExportFormat):
 
     name = "verl"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
         """See `ExportFormat.rows`."""
         for node in nodes:
             response = Response.of(node)
@@ -89,7 +89,7 @@ class Slime(ExportFormat):
 
     name = "slime"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
         """See `ExportFormat.rows`."""
         for node in nodes:
             response = Response.of(node)

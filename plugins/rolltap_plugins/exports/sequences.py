@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from rolltap import ExportedSession, ExportFormat, GeneratedSpan, NodeView
+from rolltap import ExportFormat, NodeView, SessionSummary
+from rolltap.record import GeneratedSpan
 from rolltap_plugins.exports.record import advantage, reward
 from rolltap_plugins.exports.versions import whole_number
 
@@ -17,7 +18,7 @@ class TRLAsync(ExportFormat):
 
     name = "trl-async"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
         """See `ExportFormat.rows`."""
         for node in nodes:
             sequence = node.packed
@@ -34,7 +35,7 @@ class PrimeRL(ExportFormat):
 
     name = "prime-rl"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
         """See `ExportFormat.rows`."""
         for node in nodes:
             sequence = node.packed
@@ -62,7 +63,7 @@ class AReaL(ExportFormat):
 
     name = "areal"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:  # noqa: ARG002
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:  # noqa: ARG002
         """See `ExportFormat.rows`."""
         read = partial(whole_number, format_name=self.name)
         for node in nodes:
@@ -85,7 +86,7 @@ class Tinker(ExportFormat):
 
     name = "tinker"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:  # noqa: ARG002
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:  # noqa: ARG002
         """See `ExportFormat.rows`."""
         for node in nodes:
             sequence = node.packed

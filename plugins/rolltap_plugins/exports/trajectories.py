@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rolltap import ExportedSession, ExportFormat, GeneratedSpan, NodeView, PackedNode, __version__
+from rolltap import ExportFormat, NodeView, SessionSummary, __version__
+from rolltap.record import GeneratedSpan, PackedNode
 from rolltap_plugins.exports.record import reward
 
 SCHEMA_VERSION = "ATIF-v1.7"
@@ -23,7 +24,7 @@ class ATIF(ExportFormat):
 
     name = "atif"
 
-    def rows(self, session: ExportedSession, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
+    def rows(self, session: SessionSummary, nodes: Sequence[NodeView]) -> Iterator[dict[str, Any]]:
         """See `ExportFormat.rows`."""
         trained = {span.node_id for node in nodes for span in node.packed.trained}
         main = next((node for node in nodes if node.metadata.get("lineage") == "main"), None)
@@ -37,7 +38,7 @@ class ATIF(ExportFormat):
             yield row
 
 
-def _trajectory(session: ExportedSession, node: NodeView, trained: set[str]) -> dict[str, Any]:
+def _trajectory(session: SessionSummary, node: NodeView, trained: set[str]) -> dict[str, Any]:
     sequence, metadata = node.packed, node.metadata
     steps = _Steps(sequence, trained)
     if node.messages:
