@@ -217,14 +217,46 @@ class Sessions:
         """Read a session's log. None where the store has none."""
         if uuid not in self._known and not self.store.shared:
             return None
+        session = await self._fold(uuid)
+        if session is None:
+            return None
+        self._summaries.pop(uuid, None)
+        self._known.setdefault(uuid, time.time())
+        return self._loaded.setdefault(uuid, session)
+
+    async def _fold(self, uuid: str) -> Session | None:
+        """What a session's log adds up to; None where there is none."""
         record = SessionRecord()
         for seq, entry in await self.kept(self.store.read(uuid)):
             record.apply(seq, entry)
         if record.info is None or record.deleted:
             return None
-        self._summaries.pop(uuid, None)
-        self._known.setdefault(uuid, time.time())
-        return self._loaded.setdefault(uuid, Session(record, record.info, self))
+        return Session(record, record.info, self)
+
+    async def each(self, *, group: str = "", state: str = "", after: str = "") -> AsyncIterator[Session]:
+        """The sessions to be read, in the order of their creation; those after `after`.
+
+        One at a time is in memory, and none counts as used.
+        """
+        while ids := await self.kept(self.store.sessions(after=after, limit=1000)):
+            for uuid in ids:
+                known = self._summaries.get(uuid)
+                if known is not None and group not in {"", known.group}:
+                    continue
+                session = await self._peek(uuid)
+                if session is None or group not in {"", session.info.group}:
+                    continue
+                if state in {"", session.summary().state}:
+                    yield session
+            after = ids[-1]
+
+    async def _peek(self, uuid: str) -> Session | None:
+        loaded = self._loaded.get(uuid)
+        if loaded is None:
+            return await self._fold(uuid)
+        if self.store.shared:
+            await loaded.catch_up()
+        return None if loaded.record.deleted else loaded
 
     async def create(self, info: SessionInfo) -> Session:
         """A new session with these settings. Raises `Overloaded` past `max_sessions`."""

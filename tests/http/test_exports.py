@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import rolltap
 from rolltap.cli import main
 from rolltap.client import AsyncClient
+from rolltap.server.state import SESSIONS
 from rolltap.testing import MODEL, ScriptedTokenBackend
 
 
@@ -210,3 +211,118 @@ async def test_another_format_than_parquet_has_no_columns(server, played, tmp_pa
     done = await run("--all", "--url", server.url, "--format", "trl", "--to", tmp_path / "x.parquet")
     assert done.exit_code == 2
     assert "'trl' is written to a file whose name ends in .jsonl" in done.output
+
+
+FILES = '''
+"""A store that keeps each session's log in a file."""
+
+import pathlib
+
+import msgspec
+import rolltap
+from rolltap.record import decode_entry, encode_entry
+
+
+class Files(rolltap.Store):
+    durable = True
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+
+    def log(self, session):
+        path = self.folder / session
+        return msgspec.msgpack.decode(path.read_bytes()) if path.exists() else []
+
+    async def append(self, session, entry):
+        entries = [*self.log(session), encode_entry(entry)]
+        (self.folder / session).write_bytes(msgspec.msgpack.encode(entries))
+        return len(entries)
+
+    async def read(self, session, after=0):
+        return list(enumerate(map(decode_entry, self.log(session)), 1))[after:]
+
+    async def sessions(self, *, after="", limit=1000):
+        return sorted(path.name for path in self.folder.iterdir() if path.name > after)[:limit]
+
+    async def delete(self, session):
+        (self.folder / session).unlink(missing_ok=True)
+
+    async def claim(self, key, ttl_s):
+        return True
+
+
+@rolltap.hookimpl
+def create_store(kind, options):
+    return Files(options["folder"]) if kind == "files" else None
+'''
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A config file whose store is a folder, and that config's tables."""
+    for name in ("plugins", "logs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "plugins" / "files.py").write_text(FILES)
+    file = tmp_path / "rolltap.toml"
+    tables = {
+        "plugins": {"dir": str(tmp_path / "plugins")},
+        "store": {"kind": "files", "folder": str(tmp_path / "logs")},
+    }
+    lines = [
+        f"[{name}]\n" + "".join(f'{key} = "{value}"\n' for key, value in table.items())
+        for name, table in tables.items()
+    ]
+    file.write_text(
+        "\n".join(lines) + f'\n[[models]]\nname = "{MODEL}"\n[[models.backends]]\nkind = "given"\n'
+    )
+    return file, tables
+
+
+async def test_the_command_reads_a_store_without_a_server(
+    rolltap_serve, rolltap_tokenizer, openai_client, stored, tmp_path
+):
+    file, tables = stored
+    server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer, _answer), config=tables)
+    sessions = [await server.session(group=group) for group in "aab"]
+    for session in sessions:
+        await openai_client(server, session).chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hi."}]
+        )
+    recorded = {session: await server.nodes(session) for session in sessions}
+    lines, columns = tmp_path / "rows.jsonl", tmp_path / "rows.parquet"
+    done = await run("--all", "--config", file, "--to", columns)
+    assert done.exit_code == 0, done.output
+    table = {row["session"]: row["tokens"] for row in pq.read_table(columns).to_pylist()}
+    assert table == {session: node["tokens"] for session, (node,) in recorded.items()}
+    done = await run("--group", "a", "--config", file, "--to", lines)
+    assert done.exit_code == 0, done.output
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert {row["session"] for row in rows} == set(sessions[:2])
+    assert [row["messages"][-1]["content"] for row in rows] == ["Hello.", "Hello."]
+    done = await run(sessions[2], "--config", file, "--format", "pairs", "--to", lines)
+    assert (done.exit_code, "no plugin offers the export format 'pairs'" in done.output) == (1, True)
+
+
+async def test_a_store_that_ends_with_its_server_can_t_be_read(tmp_path):
+    file = tmp_path / "rolltap.toml"
+    file.write_text(
+        f'[store]\nkind = "memory"\n[[models]]\nname = "{MODEL}"\n[[models.backends]]\nkind = "given"\n'
+    )
+    done = await run("--all", "--config", file, "--to", tmp_path / "rows.jsonl")
+    assert done.exit_code == 2
+    assert "store.kind = 'memory' keeps nothing when its server ends" in done.output
+
+
+async def test_an_export_keeps_no_session_in_memory(rolltap_serve, rolltap_tokenizer, stored):
+    _, tables = stored
+    server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer, _answer), config=tables)
+    created = [await server.session() for _ in range(3)]
+    sessions = server.app[SESSIONS]
+    for session in list(sessions._loaded.values()):
+        sessions._unload(session, session.summary())
+    used = dict(sessions._known)
+    async with AsyncClient(server.url) as client:
+        lines = [line async for line in client.export_lines(progress="true")]
+    assert {json.loads(line)["session"] for line in lines} == set(created)
+    assert sessions._loaded == {}
+    assert sessions._known == used, "to be exported is not to be used"

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rolltap.bases.stores import Store
     from rolltap.client import AsyncClient
     from rolltap.plugins import Plugins
+    from rolltap.sessions import Session
 
 DEFAULT_URL = "http://127.0.0.1:9100"
 _SUFFIXES = {".jsonl": "jsonl", ".parquet": "parquet"}
@@ -205,7 +206,13 @@ class StoreSource:
     async def total(self) -> int:
         """See `Source.total`."""
         await self._sessions.restore()
-        return len([None async for _ in self._ids()])
+        asked = self._selection
+        if asked.sessions:
+            return len(asked.sessions)
+        if not asked.group and not asked.sealed:
+            return len(self._sessions)
+        state = "sealed" if asked.sealed else ""
+        return len([None async for _ in self._sessions.page(group=asked.group, state=state)])
 
     async def open(self, path: Path) -> "ExportFile":
         """See `Source.open`."""
@@ -223,21 +230,20 @@ class StoreSource:
 
         if self._export is None:
             raise TypeError("write_to is called with the file that open has given")
-        async for uuid in self._ids():
-            session = await self._sessions.get(uuid)
+        async for session in self._each():
             nodes = self._export.pick(views(session.record, tree=session.info.track_tree))
             yield Done(file.write(session.summary(), nodes), self._export.left_out)
 
-    async def _ids(self) -> AsyncIterator[str]:
+    async def _each(self) -> "AsyncIterator[Session]":
         asked = self._selection
-        state = "sealed" if asked.sealed else ""
-        if asked.sessions:
-            for uuid in asked.sessions:
-                if not asked.sealed or (await self._sessions.get(uuid)).summary().state == state:
-                    yield uuid
-            return
-        async for summary in self._sessions.page(group=asked.group, state=state):
-            yield summary.uuid
+        for uuid in asked.sessions:
+            session = await self._sessions.get(uuid)
+            if not asked.sealed or session.record.sealed is not None:
+                yield session
+        if not asked.sessions:
+            state = "sealed" if asked.sealed else ""
+            async for session in self._sessions.each(group=asked.group, state=state):
+                yield session
 
 
 async def write(source: Source, path: Path) -> None:

@@ -10,8 +10,9 @@ from aiohttp import web
 from rolltap.bases.exports import Export, ExportOptions
 from rolltap.exporting import OFF_LOOP_TOKENS, export_format, export_lines
 from rolltap.server.access import require_key
+from rolltap.server.public import nodes_of
 from rolltap.server.queries import one_of
-from rolltap.server.state import PLUGINS, SERVER
+from rolltap.server.state import PLUGINS, SERVER, SESSIONS
 from rolltap.types.ledger import SessionSummary
 from rolltap.types.nodes import NodeView
 
@@ -72,14 +73,13 @@ async def _export(request: web.Request) -> Export:
 
 async def _recorded(request: web.Request, *, sealed: bool) -> AsyncIterator[Recorded]:
     """The sessions that the query names, with their nodes, one at a time."""
-    server, query = request.app[SERVER], request.query
-    named = query.getall("session", [])
-    if named:
-        for session_id in named:
-            summary = await server.session(session_id)
-            if not sealed or summary.state == "sealed":
-                yield summary, await server.nodes(session_id)
+    server, sessions, query = request.app[SERVER], request.app[SESSIONS], request.query
+    for session_id in query.getall("session", []):
+        session = await sessions.get(session_id)
+        if not sealed or session.record.sealed is not None:
+            yield session.summary(), nodes_of(session, server)
+    if "session" in query:
         return
     group, after = query.get("group", ""), query.get("after", "")
-    async for summary in server.sessions(group=group, state="sealed" if sealed else "", after=after):
-        yield summary, await server.nodes(summary.uuid)
+    async for session in sessions.each(group=group, state="sealed" if sealed else "", after=after):
+        yield session.summary(), nodes_of(session, server)
