@@ -9,7 +9,7 @@ It records every rollout as exact token ids, loss masks and logprobs. What is pu
 - `rolltap.client`: for trainers.
 """
 
-from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendView, TokenBackend
+from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendView, PauseMode, TokenBackend
 from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
 from rolltap.bases.exports import Export, ExportFile, ExportFormat, ExportOptions, json_line
 from rolltap.bases.parsers import Reasoning, ReasoningParser, ToolParser
@@ -28,6 +28,7 @@ from rolltap.errors import (
     RolltapError,
     StoreError,
     Unreachable,
+    Unsupported,
     UpstreamError,
 )
 from rolltap.hookspecs import hookimpl
@@ -100,6 +101,7 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "Part",
+    "PauseMode",
     "PluginError",
     "Reasoning",
     "ReasoningParser",
@@ -126,6 +128,7 @@ __all__ = [
     "ToolChoice",
     "ToolParser",
     "Unreachable",
+    "Unsupported",
     "UpstreamError",
     "Usage",
     "__version__",
