@@ -5,15 +5,14 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import aiohttp
 import orjson
 
+from rolltap.bases.backends import PauseMode
 from rolltap.client.sessions import Session, SessionLike, session_id, several
 from rolltap.errors import BadRequest, ErrorInfo, NotFound, RequestError, Unreachable
-
-PauseMode = Literal["abort", "keep", "wait"]
 
 _POLL_S = (0.1, 2.0)
 """How long `wait` sleeps between two looks: at first, and at most."""

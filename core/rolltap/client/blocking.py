@@ -6,7 +6,8 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rolltap.client.asynchronous import AsyncClient, PauseMode
+from rolltap.bases.backends import PauseMode
+from rolltap.client.asynchronous import AsyncClient
 from rolltap.client.sessions import Session, SessionLike
 
 T = TypeVar("T")

@@ -184,7 +184,8 @@ def _span(node: Node, start: int, stop: int, *, trained: bool, said: bool) -> Ge
         message=node.num_messages - 1 if said and node.output.message is not None else None,
         finish_reason=node.output.finish_reason,
         sampling=node.call.sampling,
-        created_at=node.call.times.ended,
+        times=node.call.times,
+        cached_tokens=node.call.usage.cached,
     )
 
 

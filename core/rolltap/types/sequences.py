@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from rolltap.types.generation import FinishReason
+from rolltap.types.ledger import Times
 
 T = TypeVar("T")
 
@@ -26,8 +27,9 @@ class GeneratedSpan(Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     sampling: Mapping[str, Any]
     """The effective sampling parameters."""
-    created_at: float = 0.0
-    """Seconds since the epoch."""
+    times: Times
+    cached_tokens: int | None = None
+    """The part of the prompt that the engine had cached, where it says."""
 
     def __len__(self) -> int:
         return self.stop - self.start

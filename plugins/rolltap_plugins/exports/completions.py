@@ -71,7 +71,8 @@ class OpenEnv(ExportFormat):
                     else [],
                     "loss_mask": [0] * span.start + [int(span.trained)] * size,
                     "finish_reason": span.finish_reason,
-                    "timestamp": datetime.fromtimestamp(span.created_at, UTC).isoformat(),
+                    "latency_s": span.times.ended - span.times.sent,
+                    "timestamp": datetime.fromtimestamp(span.times.ended, UTC).isoformat(),
                     "metadata": {"node_id": span.node_id, "session": session.uuid, "group": session.group},
                 }
                 turn += 1

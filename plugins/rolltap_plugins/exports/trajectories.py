@@ -65,6 +65,7 @@ def _trajectory(session: SessionSummary, node: NodeView, trained: set[str]) -> d
         "final_metrics": {
             "total_prompt_tokens": sum(span.start for span in sequence.spans),
             "total_completion_tokens": sum(len(span) for span in sequence.spans),
+            "total_cached_tokens": sum(span.cached_tokens or 0 for span in sequence.spans),
             "total_steps": len(steps.done),
         },
         "extra": {
@@ -101,7 +102,7 @@ class _Steps:
             if calls := message.get("tool_calls"):
                 step["tool_calls"] = [_call(call) for call in calls]
         if span is not None:
-            step["timestamp"] = datetime.fromtimestamp(span.created_at, UTC).isoformat()
+            step["timestamp"] = datetime.fromtimestamp(span.times.ended, UTC).isoformat()
             step["llm_call_count"] = 1
             step["metrics"] = self._metrics(span)
             if not span.trained and span.node_id in self._trained:
@@ -127,6 +128,8 @@ class _Steps:
 
     def _metrics(self, span: GeneratedSpan) -> dict[str, Any]:
         metrics: dict[str, Any] = {"prompt_tokens": span.start, "completion_tokens": len(span)}
+        if span.cached_tokens is not None:
+            metrics["cached_tokens"] = span.cached_tokens
         if span.trained:
             metrics["prompt_token_ids"] = self._sequence.tokens[: span.start].tolist()
             metrics["completion_token_ids"] = self._sequence.tokens[span.start : span.stop].tolist()
