@@ -17,7 +17,8 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from forests import call, forest_of, leaves, summary
-from rolltap import NodeView, SessionSummary
+from rolltap import SessionSummary
+from rolltap.record.fold import SessionRecord
 from rolltap_plugins.exports import FORMATS
 
 TURNS, PROMPT, ANSWER = 8, 150, 100
@@ -26,7 +27,7 @@ TOKENS = 1_000_000
 SEED = 1
 
 
-def sessions(tokens: int) -> Iterator[tuple[SessionSummary, list[NodeView]]]:
+def sessions(tokens: int) -> Iterator[tuple[SessionSummary, SessionRecord]]:
     """Sessions of so many tokens in all, one at a time, as a store would give them."""
     rng = Random(SEED)
     for number in range(tokens // SESSION):
@@ -40,17 +41,17 @@ def sessions(tokens: int) -> Iterator[tuple[SessionSummary, list[NodeView]]]:
                 call(name, parent, prompt, [(answer, logprobs, {"weight_versions": [[0, ANSWER, "12"]]})])
             )
             parent = f"{name}.0"
-        yield summary(uuid=f"session-{number}"), leaves(forest_of(*calls))
+        yield summary(uuid=f"session-{number}"), forest_of(*calls)
 
 
-def rate(name: str, made: list[tuple[SessionSummary, list[NodeView]]], path: Path) -> tuple[float, int]:
+def rate(name: str, made: list[tuple[SessionSummary, SessionRecord]], path: Path) -> tuple[float, int]:
     """Tokens a second of processor time, and the bytes that were written."""
     best = 0.0
     for _ in range(3):
         began = time.process_time()
         with FORMATS[name]().open(path) as file:
-            for session, nodes in made:
-                file.write(session, nodes)
+            for session, record in made:
+                file.write(session, leaves(record))
         best = max(best, TOKENS / (time.process_time() - began))
     return best, path.stat().st_size
 
@@ -59,8 +60,8 @@ def peak(name: str, path: Path, tokens: int) -> float:
     """The most memory that Python held while so many tokens were exported, in MB."""
     tracemalloc.start()
     with FORMATS[name]().open(path) as file:
-        for session, nodes in sessions(tokens):
-            file.write(session, nodes)
+        for session, record in sessions(tokens):
+            file.write(session, leaves(record))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return most / 1e6
