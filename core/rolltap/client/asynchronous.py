@@ -181,15 +181,15 @@ class AsyncClient:
         """Pause the engines, so that weights can be changed; agents' calls wait meanwhile."""
         return await self._ask("POST", "/admin/pause", json={"mode": mode})
 
-    async def resume(self, version: str | None = None) -> dict[str, Any]:
+    async def resume(self, version: int | str | None = None) -> dict[str, Any]:
         """Let the engines go on, with weights of this version where it is given."""
         return await self._ask("POST", "/admin/resume", json=_given(version=version))
 
     async def weights(
-        self, version: str, *, path: str | None = None, model: str | None = None
+        self, version: int | str, *, path: str | None = None, model: str | None = None
     ) -> dict[str, Any]:
         """From now on the weights are of this version; `path`: the embedded backend loads these."""
-        body = {"version": str(version), **_given(path=path, model=model)}
+        body = {"version": version, **_given(path=path, model=model)}
         return await self._ask("POST", "/admin/weights", json=body)
 
     async def state(self) -> dict[str, Any]:

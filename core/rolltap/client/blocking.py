@@ -113,11 +113,11 @@ class Client:
         """See `AsyncClient.pause`."""
         return self._run(self._client.pause(mode))
 
-    def resume(self, version: str | None = None) -> dict[str, Any]:
+    def resume(self, version: int | str | None = None) -> dict[str, Any]:
         """See `AsyncClient.resume`."""
         return self._run(self._client.resume(version))
 
-    def weights(self, version: str, *, path: str | None = None, model: str | None = None) -> dict[str, Any]:
+    def weights(self, version: int | str, *, path: str | None = None, model: str | None = None) -> dict[str, Any]:
         """See `AsyncClient.weights`."""
         return self._run(self._client.weights(version, path=path, model=model))
 

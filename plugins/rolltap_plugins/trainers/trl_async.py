@@ -59,7 +59,7 @@ class RolloutWorker:
         """The trainer has sent new weights: what is generated from now on is of this version."""
         self.model_version = model_version
         with Client(self._url, self._api_key) as client:
-            client.weights(str(model_version))
+            client.weights(model_version)
 
     def check_health(self, stale_after_s: float) -> None:
         """Raise where the worker has failed, or has made nothing for so long."""
