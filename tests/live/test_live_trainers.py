@@ -4,6 +4,7 @@ The model is scripted, everything else is real: the trainers, the agents' packag
 """
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -59,21 +60,23 @@ async def collected(rolltap_serve, rolltap_tokenizer, trainers_python, tmp_path)
     """A function that lets a trainer's script collect rollouts: what it collected, and the record's nodes."""
 
     async def collect(script):
-        server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer, _answer))
+        server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer, _answers()))
         out = tmp_path / "collected.json"
         await asyncio.to_thread(run, trainers_python, script, server.url, rolltap_tokenizer, str(out))
         async with server.http.get("/sessions") as response:
             sessions = (await response.json())["sessions"]
-        nodes = [node for each in sessions for node in await server.nodes(each["uuid"])]
-        assert all(each["state"] == "sealed" for each in sessions)
+        sealed = [each["uuid"] for each in sessions if each["state"] == "sealed"]
+        nodes = [node for uuid in sealed for node in await server.nodes(uuid)]
         assert all(node["metadata"]["trainable"] for node in nodes)
         return json.loads(out.read_text()), nodes
 
     return collect
 
 
-def _answer(prompt_ids, sampling):
-    return "Yes." if len(prompt_ids) % 2 else "No, never."
+def _answers():
+    """A script of answers that differ, so that the rewards of a group do."""
+    numbers = itertools.count()
+    return lambda prompt_ids, sampling: "Yes. " * (next(numbers) % 7 + 1)
 
 
 def test_exported_rows_load_in_the_trainers_classes(trainers_python, tmp_path):
@@ -100,17 +103,17 @@ def test_exported_rows_load_in_the_trainers_classes(trainers_python, tmp_path):
     path.write_text(json.dumps(rows))
     read = json.loads(run(trainers_python, "load_rows.py", str(path)))
     assert set(read) == set(names)
-    leaf, longer = (
-        ([1, 2, 9], [0, 0, 1], [-0.125]),
+    longer, other = (
         ([1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 0, 1], [-0.5, -0.25, -1.0]),
+        ([1, 2, 9], [0, 0, 1], [-0.125]),
     )
     turns = [
-        leaf,
         ([1, 2, 3, 4], [0, 0, 1, 1], [-0.5, -0.25]),
         ([1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 0, 1], [-1.0]),
+        other,
     ]
     for name, found in read.items():
-        expected = turns if name in {"openenv", "agent-lightning"} else [leaf, longer]
+        expected = turns if name in {"openenv", "agent-lightning"} else [longer, other]
         trained = [
             (
                 ids,

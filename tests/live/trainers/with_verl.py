@@ -41,10 +41,11 @@ async def main():
     )
     raw_prompt = [{"role": "user", "content": QUESTION}]
     output = await loop.run({"temperature": 0.5, "top_p": 1.0, "logprobs": True}, raw_prompt=raw_prompt)
-    return {
+    batch = {
         name: value.tolist() if hasattr(value, "tolist") else value
         for name, value in output.as_dict().items()
     }
+    return {**batch, "reward_score": output.reward_score}
 
 
 Path(out).write_text(json.dumps(asyncio.run(main())))
