@@ -241,6 +241,8 @@ def _error(response: aiohttp.ClientResponse, body: bytes) -> RequestError:
         param=said.get("param"),
         retry_after=float(retry_after) if retry_after else None,
     )
+    if info.status == 400:
+        return BadRequest(info.message, param=info.param, code=info.code)
     if info.status == 404:
         return NotFound(info.message, code=info.code or "not_found", param=info.param)
     return RequestError(info)
