@@ -89,5 +89,9 @@ class RewardedNode:
         return getattr(self._node, name)
 
     @property
-    def metadata(self):
-        return {**self._node.metadata, "reward": self._reward, "rewards": {"reward": self._reward}}
+    def reward(self):
+        return self._reward
+
+    @property
+    def rewards(self):
+        return {"reward": self._reward}

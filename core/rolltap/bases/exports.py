@@ -163,10 +163,9 @@ class Export:
         return {"left_out": dict(self.left_out)}
 
     def _why_not(self, node: NodeView) -> str:
-        metadata = node.metadata
-        if self.options.lineage and metadata.get("lineage") != self.options.lineage:
+        if self.options.lineage and node.metadata.get("lineage") != self.options.lineage:
             return "lineage"
-        return "" if self.options.untrainable == "keep" or metadata["num_trainable"] else "untrainable"
+        return "" if self.options.untrainable == "keep" or node.packed.num_trained else "untrainable"
 
 
 def json_line(row: Mapping[str, Any]) -> bytes:

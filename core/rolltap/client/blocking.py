@@ -117,7 +117,9 @@ class Client:
         """See `AsyncClient.resume`."""
         return self._run(self._client.resume(version))
 
-    def weights(self, version: int | str, *, path: str | None = None, model: str | None = None) -> dict[str, Any]:
+    def weights(
+        self, version: int | str, *, path: str | None = None, model: str | None = None
+    ) -> dict[str, Any]:
         """See `AsyncClient.weights`."""
         return self._run(self._client.weights(version, path=path, model=model))
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from rolltap import ExportFormat, NodeView, SessionSummary
 from rolltap.record import GeneratedSpan, PackedNode
-from rolltap_plugins.exports.record import reward
 
 
 def exported_spans(sequence: PackedNode) -> list[GeneratedSpan]:
@@ -33,7 +32,7 @@ class AgentLightning(ExportFormat):
                         if span.trained
                         else None,
                     },
-                    "reward": reward(node) if span is spans[-1] else None,
+                    "reward": node.reward if span is spans[-1] else None,
                     "metadata": {
                         "session": session.uuid,
                         "group": session.group,

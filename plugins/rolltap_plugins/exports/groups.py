@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rolltap import BadRequest, ExportFormat, NodeView, SessionSummary
-from rolltap_plugins.exports.record import advantage, reward
+from rolltap_plugins.exports.record import advantage
 from rolltap_plugins.exports.responses import Response
 
 
@@ -32,7 +32,7 @@ class SkyRL(ExportFormat):
                 "prompt_token_ids": response.prompt_ids,
                 "response_ids": response.ids,
                 "loss_masks": response.mask,
-                "rewards": reward(node),
+                "rewards": node.reward,
                 "rollout_logprobs": response.logprobs,
                 "stop_reasons": node.metadata.get("finish_reason"),
                 "trajectory_ids": trajectory,
@@ -65,7 +65,7 @@ class Atropos(ExportFormat):
         row = {
             "tokens": [sequence.tokens.tolist() for sequence in packed],
             "masks": [sequence.masked.tolist() for sequence in packed],
-            "scores": [reward(node) for node in nodes],
+            "scores": [node.reward for node in nodes],
             "inference_logprobs": [sequence.logprobs_with(1.0) for sequence in packed],
         }
         conversations = [node.messages for node in nodes]

@@ -48,8 +48,9 @@ class ParquetFile(ExportFile):
             self._schema,
             compression="zstd",
             compression_level=1,
-            # A dictionary pays for values that come again; logprobs do not.
-            use_dictionary=[f"{name}.list.element" for name in ("tokens", "versions")],
+            # A dictionary pays for values that come again, which ids and logprobs hardly do.
+            use_dictionary=["versions.list.element"],
+            use_byte_stream_split=["logprobs.list.element"],
         )
         self._facts: list[dict[str, Any]] = []
         self._sequences: list[PackedNode] = []

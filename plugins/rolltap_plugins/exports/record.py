@@ -30,16 +30,9 @@ COLUMNS = {
 """Each column and its type. In JSON lines "json" is the value itself, in Parquet its text."""
 
 
-def reward(node: NodeView) -> float | None:
-    """What the node was rewarded with; None where nobody has."""
-    given = node.metadata.get("reward")
-    return None if given is None else float(given)
-
-
 def advantage(node: NodeView) -> float | None:
     """The reward named "advantage"; None where there is none."""
-    given = (node.metadata.get("rewards") or {}).get("advantage")
-    return None if given is None else float(given)
+    return node.rewards.get("advantage")
 
 
 def facts(session: SessionSummary, node: NodeView) -> dict[str, Any]:
@@ -52,8 +45,8 @@ def facts(session: SessionSummary, node: NodeView) -> dict[str, Any]:
         "node_id": node.node_id,
         "lineage": metadata.get("lineage"),
         "label": session.labels,
-        "reward": reward(node),
-        "rewards": metadata.get("rewards") or {},
+        "reward": node.reward,
+        "rewards": node.rewards,
         "advantage": advantage(node),
         "finish_reason": metadata.get("finish_reason"),
         "messages": node.messages,

@@ -9,7 +9,6 @@ from typing import Any
 from msgspec import Struct
 
 from rolltap import ExportFormat, NodeView, SessionSummary
-from rolltap_plugins.exports.record import reward
 from rolltap_plugins.exports.versions import whole_numbers
 
 _STATUS = {"length": "truncated", "abort": "aborted"}
@@ -52,7 +51,7 @@ class TRL(ExportFormat):
                 "completion_ids": response.ids,
                 "logprobs": response.logprobs,
                 "env_mask": response.mask,
-                "reward": reward(node),
+                "reward": node.reward,
                 "session": session.uuid,
                 "group": session.group,
                 "node_id": node.node_id,
@@ -77,7 +76,7 @@ class Verl(ExportFormat):
                 "response_ids": response.ids,
                 "response_mask": response.mask,
                 "response_logprobs": response.logprobs,
-                "reward_score": reward(node),
+                "reward_score": node.reward,
                 "num_turns": len(node.messages or ()),
                 "metrics": {},
                 "extra_fields": extra,
@@ -98,7 +97,7 @@ class Slime(ExportFormat):
                 "response_length": len(response.ids),
                 "loss_mask": response.mask,
                 "rollout_log_probs": response.logprobs,
-                "reward": reward(node),
+                "reward": node.reward,
                 "status": _STATUS.get(node.metadata.get("finish_reason") or "", "completed"),
                 "weight_versions": [*map(str, node.packed.versions)],
                 "session_id": session.uuid,

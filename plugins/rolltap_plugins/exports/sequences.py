@@ -6,7 +6,7 @@ from typing import Any
 
 from rolltap import ExportFormat, NodeView, SessionSummary
 from rolltap.record import GeneratedSpan
-from rolltap_plugins.exports.record import advantage, reward
+from rolltap_plugins.exports.record import advantage
 from rolltap_plugins.exports.versions import whole_number
 
 _DEFAULT_TEMPERATURE = 1.0
@@ -48,7 +48,7 @@ class PrimeRL(ExportFormat):
             }
             if (given := advantage(node)) is not None:
                 row["advantages"] = sequence.mask(0.0, given)
-            if (given := reward(node)) is not None:
+            if (given := node.reward) is not None:
                 row["reward"] = given
             yield row
 
@@ -74,7 +74,7 @@ class AReaL(ExportFormat):
                 "logprobs": [sequence.logprobs_with(0.0)],
                 "versions": [sequence.versions_with(-1, read)],
                 "attention_mask": [[True] * len(sequence)],
-                "rewards": [reward(node)],
+                "rewards": [node.reward],
             }
 
 
@@ -96,7 +96,7 @@ class Tinker(ExportFormat):
                 "logprobs": _tensor("float32", sequence.logprobs_with(0.0)[1:]),
                 "mask": _tensor("float32", sequence.mask(0.0, 1.0)[1:]),
             }
-            given = reward(node) if advantage(node) is None else advantage(node)
+            given = node.reward if advantage(node) is None else advantage(node)
             if given is not None:
                 inputs["advantages"] = _tensor("float32", sequence.mask(0.0, given)[1:])
             chunk = {"type": "encoded_text", "tokens": ids[:-1]}

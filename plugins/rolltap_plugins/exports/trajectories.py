@@ -8,7 +8,6 @@ from typing import Any
 
 from rolltap import ExportFormat, NodeView, SessionSummary, __version__
 from rolltap.record import GeneratedSpan, PackedNode
-from rolltap_plugins.exports.record import reward
 
 SCHEMA_VERSION = "ATIF-v1.7"
 _SOURCES = {"user": "user", "assistant": "agent"}
@@ -71,8 +70,8 @@ def _trajectory(session: SessionSummary, node: NodeView, trained: set[str]) -> d
         "extra": {
             "group": session.group,
             "lineage": metadata.get("lineage"),
-            "reward": reward(node),
-            "rewards": metadata.get("rewards") or {},
+            "reward": node.reward,
+            "rewards": node.rewards,
         },
     }
 
