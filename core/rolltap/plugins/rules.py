@@ -23,7 +23,14 @@ SYNC_HOOKS = frozenset({"offers", "register_commands", "register_routes"})
 """Hooks that are called where nothing can be awaited."""
 
 NAMED_HOOKS = frozenset(
-    {"create_backend", "create_store", "message_converter", "reasoning_parser", "tool_parser"}
+    {
+        "create_backend",
+        "create_store",
+        "export_format",
+        "message_converter",
+        "reasoning_parser",
+        "tool_parser",
+    }
 )
 """Hooks that are asked by a name, a kind or a dialect: what a plugin may offer."""
 
