@@ -17,6 +17,7 @@ from aiohttp import web
 
 from rolltap.bases.backends import Backend, BackendView
 from rolltap.bases.converters import MessageConverter
+from rolltap.bases.exports import ExportFormat
 from rolltap.bases.parsers import ReasoningParser, ToolParser
 from rolltap.bases.server import Server
 from rolltap.bases.stores import Store
@@ -290,6 +291,35 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
         @rolltap.hookimpl
         def create_store(kind):
             return Lists() if kind == "lists" else None
+    """
+
+
+@hookspec
+def export_format(name: str) -> ExportFormat | None:
+    """A shape that recorded nodes are exported in, for a trainer.
+
+    Asked: for each export. First answer wins; none at all is a 400.
+
+    :param name: the format's name, such as "jsonl" or "trl".
+    :returns: a new format, which belongs to this export alone.
+
+    Example: `?format=pairs`, a prompt and an answer for each leaf::
+
+        import rolltap
+
+
+        class Pairs(rolltap.ExportFormat):
+            name = "pairs"
+
+            def rows(self, session, nodes):
+                for node in nodes:
+                    cut, tokens = node.packed.response_start, node.tokens
+                    yield {"prompt": tokens[:cut], "answer": tokens[cut:]}
+
+
+        @rolltap.hookimpl
+        def export_format(name):
+            return Pairs() if name == "pairs" else None
     """
 
 
