@@ -151,13 +151,13 @@ async def test_several_prompts_are_scored_each_by_itself(start):
     reply = await client.completions.create(model=MODEL, prompt=prompts, echo=True, logprobs=0, max_tokens=1)
     lengths = [len([x for x in choice.logprobs.token_logprobs if x is None]) for choice in reply.choices]
     assert lengths == [1, 1]
-    assert [
+    assert all(
         len(choice.logprobs.tokens) > len(ids) for choice, ids in zip(reply.choices, prompts, strict=True)
-    ]
+    )
 
 
-async def test_prompt_logprobs_as_vllm_tells_them(start, openai_client):
-    server, backend, session, client = await start(scored)
+async def test_prompt_logprobs_as_vllm_tells_them(start):
+    _, backend, _, client = await start(scored)
     reply = await client.completions.create(model=MODEL, prompt=[11, 12], extra_body={"prompt_logprobs": 2})
     first, second = reply.choices[0].prompt_logprobs
     assert first is None

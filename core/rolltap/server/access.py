@@ -11,9 +11,10 @@ from aiohttp import web
 
 from rolltap.bases.server import Handler
 from rolltap.call import Unrecorded
-from rolltap.errors import ErrorInfo, RequestError
+from rolltap.errors import ErrorInfo, NotFound, RequestError
+from rolltap.server.hints import doubled
 from rolltap.server.state import CONFIG, GUARDED, SESSIONS
-from rolltap.sessions import Session
+from rolltap.session import Session
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -55,6 +56,10 @@ async def session_of(request: web.Request) -> Session | Unrecorded:
     unrecorded.
     """
     sessions = request.app[SESSIONS]
+    if meant := doubled(request):
+        raise NotFound(
+            f"there is nothing at {request.path}: it begins with /v1 twice; did you mean {meant}? The client adds /v1 itself"
+        )
     named = request.match_info.get("sid") or request.headers.get("x-rolltap-session")
     if named:
         return await sessions.get(named)

@@ -21,7 +21,7 @@ from rolltap.server.access import session_of
 from rolltap.server.errors import error_headers, error_info, json_response
 from rolltap.server.several import SeveralCalls, begin_all
 from rolltap.server.state import CONVERTERS, MODELS, PIPELINE, PLUGINS, REQUEST_ID
-from rolltap.sessions import Session
+from rolltap.session import Session
 from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta
 
@@ -58,6 +58,17 @@ def dialect_resources(app: web.Application) -> set[web.AbstractResource]:
         route.resource
         for route in app.router.routes()
         if isinstance(getattr(route.handler, "__self__", None), DialectRoute) and route.resource is not None
+    }
+
+
+def dialect_paths(app: web.Application) -> set[str]:
+    """The paths that answer a wire format's requests, with the session in front."""
+    return {
+        route.resource.canonical
+        for route in app.router.routes()
+        if isinstance(getattr(route.handler, "__self__", None), DialectRoute)
+        and route.resource is not None
+        and route.resource.canonical.startswith("/{sid}")
     }
 
 

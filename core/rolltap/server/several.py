@@ -9,7 +9,7 @@ import msgspec
 
 from rolltap.call import Call, Origin, Unrecorded
 from rolltap.pipeline import Pipeline
-from rolltap.sessions import Session
+from rolltap.session import Session
 from rolltap.types.chat import ChatRequest
 from rolltap.types.generation import ChatDelta, Completion, Usage
 

@@ -43,17 +43,24 @@ class _ChoiceParts:
             if self.logprobs is None:
                 self.logprobs = []
             self.logprobs.extend(delta.logprobs)
-        if delta.token_ids is not None:
-            self.token_ids = [*(self.token_ids or ()), *delta.token_ids]
-        self.prompt_token_ids = delta.prompt_token_ids or self.prompt_token_ids
-        self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
-        for name, value in (delta.extra or {}).items():
-            so_far = self.extra.get(name)
-            if isinstance(so_far, list) and isinstance(value, list):
-                value = [*so_far, *value]  # such as details of the thinking  # noqa: PLW2901
-            self.extra[name] = value
+        self._add_details(delta)
         if delta.finish_reason is not None:
             self.end = delta
+
+    def _add_details(self, delta: ChatDelta) -> None:
+        """What few deltas have."""
+        if delta.token_ids is not None:
+            if self.token_ids is None:
+                self.token_ids = []
+            self.token_ids.extend(delta.token_ids)
+        self.prompt_token_ids = delta.prompt_token_ids or self.prompt_token_ids
+        self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
+        if delta.extra:
+            for name, value in delta.extra.items():
+                so_far = self.extra.get(name)
+                both = isinstance(so_far, list) and isinstance(value, list)
+                # Details of the thinking come in pieces, each a list.
+                self.extra[name] = [*self.extra[name], *value] if both else value
 
     def _add_call(self, fragment: ToolCallDelta) -> None:
         call = self.calls.setdefault(fragment.index, ToolCallDelta(index=fragment.index))
