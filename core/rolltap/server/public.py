@@ -7,21 +7,44 @@ from aiohttp import web
 
 from rolltap.bases.backends import BackendView
 from rolltap.bases.server import Handler, Server
+from rolltap.plugins import Plugins
+from rolltap.record.forest import Node
+from rolltap.record.lineage import tree_view
 from rolltap.record.views import RecordedNode, views
 from rolltap.server.access import require_key
-from rolltap.server.state import MODELS, PIPELINE, SESSIONS
+from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SESSIONS
 from rolltap.session import Session
 from rolltap.types.frozen import FrozenDict
 from rolltap.types.ledger import Event, SessionSummary
 from rolltap.types.nodes import NodeView
 
 
-def nodes_of(
-    session: Session, server: Server, *, mask: Literal["owned", "all"] = "owned", tree: bool | None = None
+async def nodes_of(
+    app: web.Application,
+    session: Session,
+    *,
+    mask: Literal["owned", "all"] = "owned",
+    tree: bool | None = None,
 ) -> list[RecordedNode]:
     """What a session has recorded; see `Server.nodes`."""
     whole = session.info.track_tree if tree is None else tree
-    return views(session.record, tree=whole, unmask=mask == "all", decode=server.decode)
+    nodes = views(session.record, tree=whole, unmask=mask == "all", decode=app[MODELS].decode)
+    incomplete = session.summary().incomplete
+    for node in nodes:
+        node.incomplete = incomplete
+        node.label = await _label(app[PLUGINS], session, node.root)
+    return nodes
+
+
+async def _label(plugins: Plugins, session: Session, root: Node) -> str:
+    """What the node's tree is; plugins are asked once for each tree."""
+    known = session.labels.get(root.id)
+    if known is None:
+        seen = tree_view(session.record, root)
+        known = session.labels[root.id] = (
+            await plugins.call_first("label_tree", tree=seen, session=session.info) or ""
+        )
+    return known
 
 
 class RunningServer(Server):
@@ -58,10 +81,7 @@ class RunningServer(Server):
     ) -> Sequence[NodeView]:
         """See `Server.nodes`."""
         session = await self._app[SESSIONS].get(session_id)
-        found = nodes_of(session, self, mask=mask, tree=tree)
-        incomplete = session.summary().incomplete
-        for node in found:
-            node.incomplete = incomplete
+        found = await nodes_of(self._app, session, mask=mask, tree=tree)
         if after is not None:
             new = session.record.forest.after(after)
             found = [node for node in found if node.node_id in new]
