@@ -249,7 +249,7 @@ def classify_error(error: BaseException, backend: BackendView | None) -> ErrorIn
 
 @hookspec
 def create_store(kind: str, options: dict[str, Any]) -> Store | None:
-    """A store for sessions' logs, made from the config's `[store]`.
+    """A store for sessions' logs, made from the config's `[store]`. `rolltap.testing.StoreConformance` tests one.
 
     Asked: at start. First answer wins; none at all ends the start.
 
@@ -258,41 +258,34 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
 
     Example: `[store] kind = "lists"`, gone with the process::
 
-        import time
-        from collections import defaultdict
-
         import rolltap
         from rolltap.record import SessionCreated
 
 
         class Lists(rolltap.Store):
             def __init__(self):
-                self.logs = defaultdict(list)
-                self.claims = {}
+                self.logs, self.created = {}, 0
 
             async def append(self, session, entry):
-                if session not in self.logs and not isinstance(entry, SessionCreated):
-                    raise LookupError(session)
-                self.logs[session].append(entry)
-                return len(self.logs[session])
+                if session not in self.logs:
+                    if not isinstance(entry, SessionCreated):
+                        raise LookupError(session)
+                    self.created += 1
+                    self.logs[session] = (self.created, [])
+                log = self.logs[session][1]
+                log.append(entry)
+                return len(log)
 
             async def read(self, session, after=0):
-                return list(enumerate(self.logs.get(session, ()), 1))[after:]
+                _, log = self.logs.get(session, (0, []))
+                return list(enumerate(log, 1))[after:]
 
-            async def sessions(self, *, after="", limit=1000):
-                ids = list(self.logs)
-                start = ids.index(after) + 1 if after in ids else 0
-                return ids[start : start + limit]
+            async def sessions(self, *, after=0, limit=1000):
+                pairs = [(number, name) for name, (number, _) in self.logs.items()]
+                return [pair for pair in pairs if pair[0] > after][:limit]
 
             async def delete(self, session):
                 self.logs.pop(session, None)
-
-            async def claim(self, key, ttl_s):
-                now = time.monotonic()
-                free = self.claims.get(key, 0.0) <= now
-                if free:
-                    self.claims[key] = now + ttl_s
-                return free
 
 
         @rolltap.hookimpl
@@ -324,9 +317,7 @@ def export_format(name: str) -> ExportFormat | None:
                     yield {"prompt": tokens[:cut], "answer": tokens[cut:]}
 
 
-        @rolltap.hookimpl
-        def export_format(name):
-            return Pairs() if name == "pairs" else None
+        export_format = {"pairs": Pairs}
     """
 
 

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from rolltap.bases.stores import Store
 from rolltap.errors import BadRequest, ErrorInfo, NotFound, Overloaded, RequestError, RolltapError, StoreError
 from rolltap.record.fold import SessionRecord
@@ -234,21 +236,14 @@ class Sessions:
         return Session(record, record.info, self)
 
     async def each(self, *, group: str = "", state: str = "", after: str = "") -> AsyncIterator[Session]:
-        """The sessions to be read, in the order of their creation; those after `after`.
+        """The sessions to be read, in the order of their creation; those after the cursor `after`.
 
         One at a time is in memory, and none counts as used.
         """
-        while ids := await self.kept(self.store.sessions(after=after, limit=1000)):
-            for uuid in ids:
-                known = self._summaries.get(uuid)
-                if known is not None and group not in {"", known.group}:
-                    continue
-                session = await self._peek(uuid)
-                if session is None or group not in {"", session.info.group}:
-                    continue
-                if state in {"", session.summary().state}:
-                    yield session
-            after = ids[-1]
+        async for summary in self.page(group=group, state=state, after=after):
+            session = await self._peek(summary.uuid)
+            if session is not None:
+                yield session
 
     async def _peek(self, uuid: str) -> Session | None:
         loaded = self._loaded.get(uuid)
@@ -298,14 +293,19 @@ class Sessions:
     async def page(
         self, *, group: str = "", state: str = "", after: str = "", limit: int | None = None
     ) -> AsyncIterator[SessionSummary]:
-        """Summaries of the sessions, in the order of their creation; those after `after`, `limit` at most."""
+        """Summaries of the sessions, in the order of their creation, `limit` at most.
+
+        `after` is the `cursor` of the last one that was seen, which may be deleted meanwhile.
+        """
+        if after and not (after.isascii() and after.isdigit() and len(after) < 19):
+            raise BadRequest(f"after={after!r}: it is a cursor that a listing has given", param="after")
+        last = int(after or 0)
         left = limit if limit is not None else -1
         while left != 0:
-            ids = await self.kept(self.store.sessions(after=after, limit=1000))
-            if not ids:
+            page = await self.kept(self.store.sessions(after=last, limit=1000))
+            if not page:
                 return
-            for uuid in ids:
-                after = uuid
+            for last, uuid in page:
                 summary = await self.summary(uuid)
                 if (
                     summary is None
@@ -313,7 +313,7 @@ class Sessions:
                     or (state and summary.state != state)
                 ):
                     continue
-                yield summary
+                yield msgspec.structs.replace(summary, cursor=str(last))
                 left -= 1
                 if left == 0:
                     return
@@ -334,10 +334,10 @@ class Sessions:
 
     async def restore(self) -> None:
         """Take up the sessions that the store has kept; their logs are read when they are asked for."""
-        after, now = "", time.time()
-        while ids := await self.kept(self.store.sessions(after=after, limit=1000)):
-            self._known.update(dict.fromkeys(ids, now))
-            after = ids[-1]
+        last, now = 0, time.time()
+        while page := await self.kept(self.store.sessions(after=last, limit=1000)):
+            self._known.update((uuid, now) for _, uuid in page)
+            last = page[-1][0]
 
     async def expire(self) -> None:
         """Delete the sessions that nobody has used for `session_ttl_s` seconds; let idle ones leave memory."""

@@ -41,10 +41,7 @@ class Lists(rolltap.Store):
     async def read(self, session, after=0):
         return []
 
-    async def claim(self, key, ttl_s):
-        return True
-
-    async def sessions(self, *, after="", limit=1000):
+    async def sessions(self, *, after=0, limit=1000):
         return []
 
     async def delete(self, session):

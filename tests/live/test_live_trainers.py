@@ -96,7 +96,7 @@ def test_exported_rows_load_in_the_trainers_classes(trainers_python, tmp_path):
     ]
     names = ("trl-async", "verl", "tinker", "atropos", "atif", "openenv", "agent-lightning", "skyrl")
     rows = {
-        name: [json.loads(json_line(row)) for row in export_format(name).rows(summary(), nodes)]
+        name: [json.loads(json_line(row)) for row in export_format[name]().rows(summary(), nodes)]
         for name in names
     }
     path = tmp_path / "rows.json"

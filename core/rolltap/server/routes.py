@@ -168,7 +168,7 @@ async def list_sessions(request: web.Request) -> web.Response:
     return json_response(
         {
             "sessions": [_described(summary, _LISTED) for summary in found],
-            "next": found[-1].uuid if more else None,
+            "next": found[-1].cursor if more else None,
         }
     )
 
