@@ -98,7 +98,10 @@ class Session:
         """Fold what others have appended to the log."""
         async with self._reading:
             store, record = self._sessions.store, self.record
-            for seq, entry in await self._sessions.kept(store.read(self.id, record.seq)):
+            tail = await self._sessions.kept(store.read(self.id, record.seq - 1))
+            if not tail:  # not even the last known entry: somebody else has deleted the log
+                record.deleted = True
+            for seq, entry in tail:
                 if seq == record.seq + 1:  # not folded by somebody else meanwhile
                     record.apply(seq, entry)
 
@@ -377,13 +380,18 @@ class Sessions:
             else:
                 queue.put_nowait(event)
 
-    async def subscribe(self, *, session: str | None = None) -> AsyncIterator[Event]:
+    def subscribe(self, *, session: str | None = None) -> AsyncIterator[Event]:
         """Every entry from now on as it is recorded, of one session or of all.
 
         Raises `RolltapError` where the reader falls too far behind.
         """
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._subscribers.add(queue)
+        return self._events(queue, session)
+
+    async def _events(
+        self, queue: "asyncio.Queue[Event | None]", session: str | None
+    ) -> AsyncIterator[Event]:
         try:
             while True:
                 event = await queue.get()

@@ -154,7 +154,7 @@ class Server:
         with Path("stderr").open("w") as stderr:
             self.process = subprocess.Popen(
                 [ROLLTAP, "serve", "--config", "rolltap.toml", *arguments],
-                env={**os.environ, **environ},
+                env={"ROLLTAP_STORE__KIND": "memory", **os.environ, **environ},
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,

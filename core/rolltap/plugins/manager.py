@@ -205,7 +205,10 @@ class Plugins:
             return implementation.call(arguments)
         except RolltapError:
             raise
-        except _FAILURES as error:
+        except (
+            *_FAILURES,
+            asyncio.CancelledError,
+        ) as error:  # nothing was awaited: nobody has cancelled this task
             raise failure(implementation.plugin, _raised(implementation, error)) from error
         finally:
             took = perf_counter() - began

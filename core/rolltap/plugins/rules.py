@@ -60,7 +60,7 @@ def _asked_by_name(hook: str, names: Mapping[str, Any]) -> Callable[..., Any]:
 
     def answer(**arguments: Any) -> Any:
         found = names.get(arguments[wanted])
-        if found is None or hook in _GIVEN_AS_THEY_ARE:
+        if hook in _GIVEN_AS_THEY_ARE or found is None:
             return found
         return found(**{name: arguments[name] for name in _taken(found, others)})
 
@@ -92,7 +92,7 @@ def problems(plugin: object, manager: pluggy.PluginManager) -> list[str]:
     ]
 
 
-def _name_problems(hook: str, names: Mapping[str, Any]) -> list[str]:
+def _name_problems(hook: str, names: Mapping[Any, Any]) -> list[str]:
     return [
         f"{hook} declares {name!r}: {value!r}; it must be a name and a class, or another callable"
         for name, value in names.items()

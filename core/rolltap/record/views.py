@@ -38,6 +38,8 @@ class RecordedNode:
         self._tree = tree
         self._unmask = unmask
         self._decode = decode
+        self.incomplete = 0
+        """How many calls of the session were lost with their server."""
         self.label = ""
         """What the tree is in the session, such as "main" or "sub-agent"; "" where nobody has said."""
 
@@ -161,9 +163,8 @@ class RecordedNode:
         rewards = self.rewards
         if rewards:
             found["reward"], found["rewards"] = self.reward, rewards
-        incomplete = len(self._record.begun)
-        if incomplete:
-            found["incomplete"] = incomplete
+        if self.incomplete:
+            found["incomplete"] = self.incomplete
         return FrozenDict({name: frozen(value) for name, value in found.items()})
 
 

@@ -77,9 +77,9 @@ async def _recorded(request: web.Request, *, sealed: bool) -> AsyncIterator[Reco
     for session_id in query.getall("session", []):
         session = await sessions.get(session_id)
         if not sealed or session.record.sealed is not None:
-            yield session.summary(), nodes_of(session, server)
+            yield session.summary(), nodes_of(session, decode=server.decode)
     if "session" in query:
         return
     group, after = query.get("group", ""), query.get("after", "")
     async for session in sessions.each(group=group, state="sealed" if sealed else "", after=after):
-        yield session.summary(), nodes_of(session, server)
+        yield session.summary(), nodes_of(session, decode=server.decode)

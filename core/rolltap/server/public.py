@@ -7,7 +7,7 @@ from aiohttp import web
 
 from rolltap.bases.backends import BackendView
 from rolltap.bases.server import Handler, Server
-from rolltap.record.views import RecordedNode, views
+from rolltap.record.views import Decode, RecordedNode, views
 from rolltap.server.access import require_key
 from rolltap.server.state import MODELS, PIPELINE, SESSIONS
 from rolltap.sessions import Session
@@ -17,11 +17,19 @@ from rolltap.types.nodes import NodeView
 
 
 def nodes_of(
-    session: Session, server: Server, *, mask: Literal["owned", "all"] = "owned", tree: bool | None = None
+    session: Session,
+    *,
+    mask: Literal["owned", "all"] = "owned",
+    tree: bool | None = None,
+    decode: Decode | None = None,
 ) -> list[RecordedNode]:
     """What a session has recorded; see `Server.nodes`."""
     whole = session.info.track_tree if tree is None else tree
-    return views(session.record, tree=whole, unmask=mask == "all", decode=server.decode)
+    found = views(session.record, tree=whole, unmask=mask == "all", decode=decode)
+    incomplete = session.summary().incomplete
+    for node in found:
+        node.incomplete = incomplete
+    return found
 
 
 class RunningServer(Server):
@@ -58,7 +66,7 @@ class RunningServer(Server):
     ) -> Sequence[NodeView]:
         """See `Server.nodes`."""
         session = await self._app[SESSIONS].get(session_id)
-        found = nodes_of(session, self, mask=mask, tree=tree)
+        found = nodes_of(session, mask=mask, tree=tree, decode=self.decode)
         if after is not None:
             new = session.record.forest.after(after)
             found = [node for node in found if node.node_id in new]
