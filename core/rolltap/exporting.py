@@ -16,7 +16,7 @@ OFF_LOOP_TOKENS = 20_000
 """Sessions of more tokens than this are made into rows in a thread."""
 
 
-class SessionExported(Struct, frozen=True, tag="rolltap.session", tag_field="rolltap"):
+class SessionExported(Struct, frozen=True, tag="exported", tag_field="rolltap"):
     """A line between the rows, where a reader has asked for progress: all rows of a session have come."""
 
     session: str
@@ -25,7 +25,9 @@ class SessionExported(Struct, frozen=True, tag="rolltap.session", tag_field="rol
     """Of all sessions up to this one: how many nodes were left out, by the reason."""
 
 
-_PROGRESS = msgspec.json.encode(SessionExported(session="", rows=0, left_out={}))[:28]
+_PROGRESS = b'{"rolltap":"exported",'
+"""What such a line begins with, and no row does."""
+
 _decoder = msgspec.json.Decoder(SessionExported)
 
 
