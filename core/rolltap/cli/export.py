@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rolltap.bases.stores import Store
     from rolltap.client import AsyncClient
     from rolltap.plugins import Plugins
-    from rolltap.sessions import Session
+    from rolltap.session import Session
 
 DEFAULT_URL = "http://127.0.0.1:9100"
 _SUFFIXES = {".jsonl": "jsonl", ".parquet": "parquet"}

@@ -10,7 +10,7 @@ from rolltap.bases.server import Handler, Server
 from rolltap.record.views import Decode, RecordedNode, views
 from rolltap.server.access import require_key
 from rolltap.server.state import MODELS, PIPELINE, SESSIONS
-from rolltap.sessions import Session
+from rolltap.session import Session
 from rolltap.types.frozen import FrozenDict
 from rolltap.types.ledger import Event, SessionSummary
 from rolltap.types.nodes import NodeView
@@ -76,7 +76,7 @@ class RunningServer(Server):
 
     def subscribe(self, *, session: str | None = None) -> AsyncIterator[Event]:
         """See `Server.subscribe`."""
-        return self._app[SESSIONS].subscribe(session=session)
+        return self._app[SESSIONS].events.subscribe(session=session)
 
     def require_key(self, request: web.Request) -> None:
         """See `Server.require_key`."""
