@@ -17,7 +17,7 @@ SIGNATURES = {
     "classify_error": ("error", "backend"),
     "create_store": ("kind", "options"),
     "export_format": ("name",),
-    "register_routes": ("app",),
+    "register_routes": ("app", "server"),
     "offers": (),
 }
 
