@@ -147,6 +147,13 @@ async def test_a_wrong_query_is_an_error_before_the_first_row(server, query, mes
         assert message in (await response.json())["error"]["message"]
 
 
+async def test_rows_never_train_a_token_twice(server, played):
+    session = await played()
+    async with server.http.get(f"/{session}/nodes", params={"format": "trl", "mask": "all"}) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["param"] == "mask"
+
+
 async def test_a_key_is_needed_where_there_are_some(rolltap_serve, rolltap_tokenizer):
     server = await rolltap_serve(
         ScriptedTokenBackend(rolltap_tokenizer), config={"server": {"api_keys": ["secret"]}}
