@@ -168,8 +168,9 @@ async def test_trl_s_trainer_steps_on_recorded_rollouts(collected):
 async def test_trl_s_async_collector_takes_the_worker_s_samples(collected):
     found, nodes = await collected("with_trl_async.py")
     record = recorded(nodes)
-    assert len(found) == 4
-    for sample in found:
+    assert found["told"] == "rolltap's rollout worker has failed: I can't."
+    assert len(found["samples"]) == 4
+    for sample in found["samples"]:
         _, mask, _ = next(each for each in record if each[0] == sample["input_ids"])
         assert sample["completion_mask"] == mask
         assert sum(value != 0.0 for value in sample["old_log_probs"]) == sum(mask)
