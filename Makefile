@@ -14,7 +14,7 @@ DEVELOPING := $(VENV)/.made-for-developing
 help:
 	@echo "make run        serve the embedded model; ARGS=\"--config FILE --port N\" are handed to rolltap serve"
 	@echo "make test       all tests that need nothing heavy"
-	@echo "make test-live  the tests with a real vLLM, on the CPU, and with real agents (needs npm)"
+	@echo "make test-live  the tests with a real vLLM, on the CPU, real agents (needs npm) and real trainers"
 	@echo "make soak       random rollouts and requests for long: 24,000 turns, 20,000 requests"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make docs       write the generated parts of plugins/README.md"

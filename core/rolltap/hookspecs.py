@@ -318,9 +318,7 @@ def export_format(name: str) -> ExportFormat | None:
                     yield {"prompt": tokens[:cut], "answer": tokens[cut:]}
 
 
-        @rolltap.hookimpl
-        def export_format(name):
-            return Pairs() if name == "pairs" else None
+        export_format = {"pairs": Pairs}
     """
 
 

@@ -10,7 +10,7 @@ from rolltap.bases.server import Handler, Server
 from rolltap.plugins import Plugins
 from rolltap.record.forest import Node
 from rolltap.record.lineage import tree_view
-from rolltap.record.views import RecordedNode, views
+from rolltap.record.views import Decode, RecordedNode, views
 from rolltap.server.access import require_key
 from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SESSIONS
 from rolltap.session import Session
@@ -20,19 +20,20 @@ from rolltap.types.nodes import NodeView
 
 
 async def nodes_of(
-    app: web.Application,
     session: Session,
+    plugins: Plugins,
     *,
     mask: Literal["owned", "all"] = "owned",
     tree: bool | None = None,
+    decode: Decode | None = None,
 ) -> list[RecordedNode]:
     """What a session has recorded; see `Server.nodes`."""
     whole = session.info.track_tree if tree is None else tree
-    nodes = views(session.record, tree=whole, unmask=mask == "all", decode=app[MODELS].decode)
+    nodes = views(session.record, tree=whole, unmask=mask == "all", decode=decode)
     incomplete = session.summary().incomplete
     for node in nodes:
         node.incomplete = incomplete
-        node.label = await _label(app[PLUGINS], session, node.root)
+        node.label = await _label(plugins, session, node.root)
     return nodes
 
 
@@ -81,7 +82,7 @@ class RunningServer(Server):
     ) -> Sequence[NodeView]:
         """See `Server.nodes`."""
         session = await self._app[SESSIONS].get(session_id)
-        found = await nodes_of(self._app, session, mask=mask, tree=tree)
+        found = await nodes_of(session, self._app[PLUGINS], mask=mask, tree=tree, decode=self.decode)
         if after is not None:
             new = session.record.forest.after(after)
             found = [node for node in found if node.node_id in new]
