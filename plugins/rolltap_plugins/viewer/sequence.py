@@ -15,8 +15,15 @@ PROMPT, GENERATED, TRAINED = 0, 1, 2
 
 MASKED = -100
 PLOT_POINTS = 1500
+
+BLOCK = 256
+"""Tokens that a page shows or hides together."""
+
 LONGEST_OPENING = 16
+"""Tokens of a prompt that only open the model's turn, such as `<|im_start|>assistant`."""
+
 UNLIKELY = math.log(0.05)
+
 _OPENS = re.compile(r"<[^<>\s]*(?:start|begin|header|role|turn|user|assistant|system|tool)[^<>\s]*>|\[INST\]")
 
 
@@ -33,6 +40,7 @@ class OpenNode:
             TRAINED if mine != MASKED else GENERATED if made != MASKED else PROMPT
             for mine, made in zip(trained.masked, generated.masked, strict=True)
         )
+        self._lines: dict[int, bool] = {}
         self.runs = _runs(self._kinds)
         self._messages = whole.messages
 
@@ -65,24 +73,44 @@ class OpenNode:
         marks = list(message_starts(places, self._messages))
         found: list[dict[str, Any]] = []
         for start, end, kind in self.runs:
-            if kind == PROMPT:
-                inside = [start, *(at for at, _ in marks if start < at < end), end]
-                for first, last in zip(inside, inside[1:], strict=False):
-                    role = next((name for at, name in reversed(marks) if at <= first), "prompt")
-                    found.append(self._segment(first, last, kind, role))
-                continue
-            opening = found[-1] if found else None
-            if opening and opening["kind"] == PROMPT and opening["role"] == "assistant":
-                if opening["end"] - opening["start"] <= LONGEST_OPENING:
-                    found.pop()
-                    found.append({**self._segment(start, end, kind, "assistant"), "start": opening["start"]})
-                    continue
-            found.append(self._segment(start, end, kind, "assistant"))
+            inside = [start, *(at for at, _ in marks if start < at < end), end] if kind == PROMPT else [start, end]
+            for first, last in zip(inside, inside[1:], strict=False):
+                role = next((name for at, name in reversed(marks) if at <= first), "prompt")
+                self._add_segment(found, first, last, kind, role if kind == PROMPT else "assistant")
         return found
+
+    def _add_segment(self, found: list[dict[str, Any]], start: int, end: int, kind: int, role: str) -> None:
+        last = found[-1] if found else {"kind": None, "role": ""}
+        small = min(end, last.get("end", 0)) - max(0, last.get("start", 0)) <= LONGEST_OPENING
+        if kind != PROMPT and last["kind"] == PROMPT and last["role"] == "assistant" and small:
+            start = found.pop()["start"]
+        elif kind == PROMPT and last["kind"] in {GENERATED, TRAINED} and role == "assistant":
+            text = self._decode(self.tokens[start:end])
+            if len(text) < 80 and not _OPENS.search(text):  # what ends the model's turn
+                last["end"] = end
+                return
+        found.append(self._segment(start, end, kind, role))
 
     def _segment(self, start: int, end: int, kind: int, role: str) -> dict[str, Any]:
         beginning = self._decode(self.tokens[start : min(end, start + 60)])
-        return {"start": start, "end": end, "kind": kind, "role": role, "preview": beginning[:200]}
+        segment = {"start": start, "end": end, "kind": kind, "role": role, "preview": beginning[:200]}
+        return {**segment, "cuts": self._cuts(start, end)}
+
+    def _cuts(self, start: int, end: int) -> list[tuple[int, bool]]:
+        """Where to cut a long segment into blocks: after a line's end where one is near. With each whether it is one."""
+        found = []
+        at = start
+        while end - at > 2 * BLOCK:
+            near = range(at + BLOCK // 2, at + 2 * BLOCK)
+            line = next((place + 1 for place in near if self._ends_line(self.tokens[place])), None)
+            at = line or at + BLOCK
+            found.append((at, line is not None))
+        return found
+
+    def _ends_line(self, token: int) -> bool:
+        if token not in self._lines:
+            self._lines[token] = self._decode([token]).endswith("\n")
+        return self._lines[token]
 
     def surprises(self) -> list[int]:
         """Where generated tokens stand that the model itself held for unlikely."""
@@ -97,20 +125,23 @@ class OpenNode:
 
     def plot(self) -> dict[str, Any]:
         """The logprobs of generated tokens along the sequence: mean and least of each of many slices."""
-        at = [
-            (place, self._logprobs[place])
+        runs = [
+            [(at, self._logprobs[at]) for at in range(start, end) if not math.isnan(self._logprobs[at])]
             for start, end, kind in self.runs
             if kind != PROMPT
-            for place in range(start, end)
-            if not math.isnan(self._logprobs[place])
         ]
-        size = max(1, math.ceil(len(at) / PLOT_POINTS))
-        slices = [at[start : start + size] for start in range(0, len(at), size)]
+        values = [value for run in runs for _, value in run]
+        size = max(1, math.ceil(len(values) / PLOT_POINTS))
+        slices: list[list[tuple[int, float]]] = []
+        for run in runs:
+            slices += [run[start : start + size] for start in range(0, len(run), size)]
+            if run:
+                slices.append([(run[-1][0] + 1, math.nan)])  # so that no line is drawn to the next run
         return {
             "position": [part[0][0] for part in slices],
-            "mean": [round(sum(value for _, value in part) / len(part), 5) for part in slices],
-            "least": [round(min(value for _, value in part), 5) for part in slices],
-            "mean_of_all": round(sum(value for _, value in at) / len(at), 5) if at else None,
+            "mean": [_rounded(sum(value for _, value in part) / len(part)) for part in slices],
+            "least": [_rounded(min(value for _, value in part)) for part in slices],
+            "mean_of_all": _rounded(sum(values) / len(values)) if values else None,
             "slice": size,
         }
 
@@ -151,6 +182,10 @@ def text_of(message: Mapping[str, Any]) -> str:
     if isinstance(content, str):
         return content
     return "".join(part["text"] for part in content or () if part.get("type") == "text")
+
+
+def _rounded(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 5)
 
 
 def _runs(kinds: bytes) -> list[tuple[int, int, int]]:

@@ -2,12 +2,14 @@
 
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
+const time = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
 export const count = (value) => whole.format(value);
 export const compact = (value) => (value < 10000 ? whole.format(value) : short.format(value));
 export const plural = (value, one, many = `${one}s`) => `${count(value)} ${value === 1 ? one : many}`;
 export const moment = (seconds) => (seconds ? day.format(new Date(seconds * 1000)) : "–");
+export const clock = (seconds) => time.format(new Date(seconds * 1000));
 export const shortId = (id) => (id.length > 18 ? id.slice(0, 8) : id);
 
 export function reward(value) {
@@ -28,6 +30,9 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+// A duration on an axis, where "10.0 s" would say no more than "10 s".
+export const tick = (seconds) => duration(seconds).replace(/\.0+ s$/, " s");
+
 export function ago(seconds) {
   const past = Math.max(0, Date.now() / 1000 - seconds);
   if (past < 5) return "now";
@@ -44,18 +49,20 @@ export function percent(logprob) {
   return value >= 0.01 ? `${value.toFixed(2)} %` : "< 0.01 %";
 }
 
-const DIRECTIONS = new Map([
-  ["\u061c", "ALM"], ["\u200e", "LRM"], ["\u200f", "RLM"], ["\u202a", "LRE"], ["\u202b", "RLE"], ["\u202c", "PDF"],
-  ["\u202d", "LRO"], ["\u202e", "RLO"], ["\u2066", "LRI"], ["\u2067", "RLI"], ["\u2068", "FSI"], ["\u2069", "PDI"],
-  ["\u200b", "ZWSP"], ["\ufeff", "BOM"],
-]);
+const NAMES = new Map(
+  Object.entries({
+    0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0d: "CR", 0x1b: "ESC", 0x7f: "DEL", 0x61c: "ALM", 0x200b: "ZWSP", 0x200e: "LRM", 0x200f: "RLM",
+    0x202a: "LRE", 0x202b: "RLE", 0x202c: "PDF", 0x202d: "LRO", 0x202e: "RLO", 0x2066: "LRI", 0x2067: "RLI", 0x2068: "FSI", 0x2069: "PDI",
+    0xfeff: "BOM",
+  }).map(([code, name]) => [Number(code), name]),
+);
+const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
 
 // A text whose control characters can be seen and do nothing: neither colour a terminal nor turn lines around.
 export function visible(text) {
-  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g, (character) => {
-    const name = DIRECTIONS.get(character);
-    if (name) return `⟦${name}⟧`;
-    return character === "\u007f" ? "\u2421" : String.fromCharCode(0x2400 + character.charCodeAt(0));
+  return String(text).replace(CONTROLS, (character) => {
+    const code = character.charCodeAt(0);
+    return `⟦${NAMES.get(code) ?? `U+${code.toString(16).toUpperCase().padStart(4, "0")}`}⟧`;
   });
 }
 

@@ -3,15 +3,13 @@
 import { html, nothing, render } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { get } from "../lib/api.js";
-import { compact, count, duration, plural, reward, shortId, visible } from "../lib/format.js";
+import { clock, compact, count, duration, plural, reward, shortId, visible } from "../lib/format.js";
 import { calmly, live, onEvent } from "../lib/live.js";
 import { empty, failed, loading } from "../lib/ui.js";
 
 const KEPT = 300;
 const feed = [];
 let number = 0;
-
-const clock = new Intl.DateTimeFormat(undefined, { timeStyle: "medium" });
 
 // Kept from the first page on, so that there is something to see when one comes here.
 onEvent((event) => {
@@ -103,7 +101,7 @@ function item(event) {
   const [what, much] = words(event);
   const node = event.nodes?.[0];
   const link = `#/s/${encodeURIComponent(event.session)}${event.kind === "call" && node ? `/${encodeURIComponent(node)}` : ""}`;
-  return html`<li><time>${clock.format(new Date(event.at * 1000))}</time><a href=${link} title=${event.session}>${shortId(event.session)}</a><span class="what">${what}</span><span class="much">${much ?? nothing}</span></li>`;
+  return html`<li><time>${clock(event.at)}</time><a href=${link} title=${event.session}>${shortId(event.session)}</a><span class="what">${what}</span><span class="much">${much ?? nothing}</span></li>`;
 }
 
 function words(event) {

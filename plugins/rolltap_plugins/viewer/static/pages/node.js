@@ -99,7 +99,7 @@ export class NodePage {
       this.jumpTo = undefined;
     }
     const plot = this.root.querySelector("#logprob-plot");
-    if (plot && !plot.firstChild) logprobPlot(plot, this.node.plot, (at) => this.jump(at));
+    if (plot && !plot.firstChild) logprobPlot(plot, this.node.plot, this.node.num_tokens, (at) => this.jump(at));
   }
 
   jump(at) {

@@ -6,7 +6,7 @@ import { ago, count, moment, plural, reward, shortId, visible } from "../lib/for
 import { calmly, onEvent } from "../lib/live.js";
 import { empty, fact, failed, icon, loading, note, tabs } from "../lib/ui.js";
 import { conversation } from "../parts/conversation.js";
-import { forest } from "../parts/forest.js";
+import { callNumbers, forest } from "../parts/forest.js";
 import { LATENCY_PARTS, TOKEN_PARTS, latencyPlot, tokenPlot } from "../parts/plots.js";
 import { callsOf, timeline } from "../parts/timeline.js";
 import { marks } from "./sessions.js";
@@ -157,7 +157,7 @@ export class SessionPage {
       </section>
       <section class="pane detail" aria-label="The chosen completion">
         <div class="chosen">
-          <h2>Call ${nodes.findIndex((node) => node.id === this.chosen) + 1}</h2><span class="grow"></span>
+          <h2>Call ${callNumbers(nodes).get(nodes.find((node) => node.id === this.chosen)?.call_id)}</h2><span class="grow"></span>
           <span class="buttons">
             <button class="button" aria-pressed=${marked !== null && marked === this.chosen ? "true" : "false"} @click=${() => this.compare()}>${toCompare.mark && marked !== this.chosen ? "Compare with the marked" : "Compare"}</button>
             <a class="button primary" href=${`#/s/${encodeURIComponent(this.id)}/${encodeURIComponent(this.chosen)}`}>Tokens</a>

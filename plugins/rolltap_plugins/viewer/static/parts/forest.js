@@ -62,26 +62,34 @@ function picture(nodes, { at, lanes, width }, path, chosen) {
   </svg>`;
 }
 
+// Each call's number, from 1; the choices of one call share it.
+export function callNumbers(nodes) {
+  const numbers = new Map();
+  for (const node of nodes) if (!numbers.has(node.call_id)) numbers.set(node.call_id, numbers.size + 1);
+  return numbers;
+}
+
 export function forest(nodes, chosen, marked, choose, open) {
   const placed = layout(nodes);
   const path = ancestors(nodes, placed.at, chosen);
+  const numbers = callNumbers(nodes);
   const left = `padding-left:calc(var(--gutter) + ${placed.width * LANE + 4}px)`;
   return html`<ol class="forest" aria-label="Completions in the order of the calls">
     ${picture(nodes, placed, path, chosen)}
-    ${nodes.map((node, index) => row(node, index, nodes[placed.at.get(node.parent_id)], { chosen, marked, choose, open, left }))}
+    ${nodes.map((node, index) => row(node, index, nodes[placed.at.get(node.parent_id)], { number: numbers.get(node.call_id), chosen, marked, choose, open, left }))}
   </ol>`;
 }
 
-function row(node, index, parent, { chosen, marked, choose, open, left }) {
+function row(node, index, parent, { number, chosen, marked, choose, open, left }) {
   const took = node.times ? node.times.ended - node.times.received : null;
   const isRoot = !parent;
   return html`<li>
     <button class="call" data-node=${node.id} .style=${left} aria-current=${node.id === chosen ? "true" : "false"}
       @click=${() => choose(node.id)} @dblclick=${() => open(node.id)}>
       <span class="first">
-        <span class="place" title="The number of the call">${index + 1}</span>
-        ${node.calls.slice(0, 2).map((name) => html`<span class="tool">${visible(name)}</span>`)}
-        ${node.calls.length > 2 ? html`<span class="tool">+${node.calls.length - 2}</span>` : nothing}
+        <span class="place" title="The number of the call">${number}</span>
+        ${node.calls.slice(0, 2).map((name) => html`<span class="toolname">${visible(name)}</span>`)}
+        ${node.calls.length > 2 ? html`<span class="toolname">+${node.calls.length - 2}</span>` : nothing}
         ${node.said ? html`<bdi class="words">${visible(node.said)}</bdi>` : node.calls.length ? nothing : html`<span class="words none">no text</span>`}
       </span>
       <span class="second">

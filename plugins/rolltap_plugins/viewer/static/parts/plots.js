@@ -1,7 +1,7 @@
 // Plots. Colours come from the page, and follow its theme.
 
 import uPlot from "../vendor/uplot/uPlot.esm.js";
-import { compact, duration, signed } from "../lib/format.js";
+import { compact, signed, tick } from "../lib/format.js";
 
 const drawn = new WeakMap();
 const all = new Set();
@@ -58,18 +58,16 @@ addEventListener("themechange", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("themechange")));
 
-const number = { x: { time: false } };
-
-export function logprobPlot(box, plot, jump) {
+export function logprobPlot(box, plot, total, jump) {
   const mean = signed(plot.mean_of_all);
   draw(box, `Logprob along the sequence. Mean ${mean}.`, 220, () => ({
     data: [plot.position, plot.mean, plot.least],
     options: {
-      scales: number,
+      scales: { x: { time: false, range: [0, total] } },
       axes: [axis(compact, 26), axis((value) => signed(value, value % 1 ? 1 : 0))],
       series: [
         {},
-        { label: "mean", stroke: colour("--accent"), width: 1.5, points: { show: plot.position.length < 3 } },
+        { label: "mean", stroke: colour("--accent"), width: 1.5, points: { show: plot.slice === 1 && plot.position.length < 200, size: 4 } },
         { label: "least", stroke: "transparent", points: { show: plot.slice > 1, size: 3, fill: colour("--warn"), stroke: colour("--warn") } },
       ],
       hooks: {
@@ -110,7 +108,7 @@ export const LATENCY_PARTS = [
 ];
 
 export const tokenPlot = (box, calls) => stackedPlot(box, "Tokens of the prompt and generated, by turn", calls, TOKEN_PARTS, compact);
-export const latencyPlot = (box, calls) => stackedPlot(box, "Latency by turn", calls, LATENCY_PARTS, duration);
+export const latencyPlot = (box, calls) => stackedPlot(box, "Latency by turn", calls, LATENCY_PARTS, (value) => (value ? tick(value) : "0"));
 
 const GROUPS = 6;
 
@@ -134,7 +132,7 @@ export function rewardPlot(box, points, chosen) {
   draw(box, `Reward over time of ${names.length} groups`, 180, () => ({
     data: chosen !== null ? [x, ...lines, single] : [x, ...lines],
     options: {
-      axes: [axis(undefined, 26), axis((value) => signed(value, 2))],
+      axes: [axis(undefined, 42), axis((value) => signed(value, 2))],
       legend: { show: true, live: false },
       series: [
         {},

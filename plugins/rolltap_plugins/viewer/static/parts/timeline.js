@@ -1,7 +1,7 @@
 // When each call waited, was answered and generated, and what time the agent's tools took in between.
 
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { duration } from "../lib/format.js";
+import { duration, tick, visible } from "../lib/format.js";
 
 // One entry a call: several choices are one.
 export function callsOf(nodes) {
@@ -34,22 +34,22 @@ export function timeline(nodes, chosen, choose) {
     </div>
     <div class="timeline">
       <div class="axis" aria-hidden="true"><span></span><div class="ticks">
-        ${ticks(length).map((seconds) => html`<span .style=${`left:${(seconds / length) * 100}%`}>${seconds ? `+${duration(seconds)}` : "0"}</span>`)}
+        ${ticks(length).map((seconds) => html`<span .style=${`left:${(seconds / length) * 100}%`}>${seconds ? `+${tick(seconds)}` : "0"}</span>`)}
       </div><span></span></div>
       ${calls.map((call, index) => {
         const { received, sent, first_token: first, ended } = call.times;
         const gap = before !== null && received > before ? [before, received] : null;
         before = Math.max(before ?? 0, ended);
         const between = gap ? gap[1] - gap[0] : 0;
-        const words = `Call ${index + 1}: waited ${duration(sent - received)}, first token after ${duration((first ?? ended) - sent)}, generated for ${duration(ended - (first ?? ended))}${gap ? `, ${duration(between)} after the call before` : ""}`;
-        return html`<button class="lane" aria-current=${call.call_id === chosenCall ? "true" : "false"} aria-label=${words} title=${words} @click=${() => choose(call.id)}>
-          <span class="name">${index + 1}${call.calls[0] ? ` · ${call.calls[0]}` : ""}</span>
-          <span class="track">
+        const words = `waited ${duration(sent - received)}, first token after ${duration((first ?? ended) - sent)}, generated for ${duration(ended - (first ?? ended))}${gap ? `, ${duration(between)} after the call before` : ""}`;
+        return html`<button class="lane" aria-current=${call.call_id === chosenCall ? "true" : "false"} title=${words} @click=${() => choose(call.id)}>
+          <span class="name">${index + 1}${call.calls[0] ? ` · ${visible(call.calls[0])}` : ""}</span>
+          <span class="track" aria-hidden="true">
             ${gap ? part(gap[0], gap[1], "tools") : nothing}
             ${between > length * 0.09 ? html`<span class="gap" .style=${`left:${at((gap[0] + gap[1]) / 2)}%`}>${duration(between)}</span>` : nothing}
             ${part(received, sent, "wait")} ${part(sent, first ?? ended, "first")} ${first ? part(first, ended, "generate") : nothing}
           </span>
-          <span class="took">${duration(ended - received)}</span>
+          <span class="took">${duration(ended - received)}</span><span class="hidden-text">${words}</span>
         </button>`;
       })}
     </div>`;

@@ -2,7 +2,6 @@
 
 import { count, plural, visible } from "../lib/format.js";
 
-const BLOCK = 256;
 const PAGE = 1024;
 const COLLAPSED = 24; // parts of the prompt that are longer begin closed
 const NEAR = "900px 0px";
@@ -68,16 +67,18 @@ class TokenStream extends HTMLElement {
 
   makeBlocks(segment) {
     segment.list = [];
-    for (let start = segment.start; start < segment.end; start += BLOCK) {
+    const starts = [[segment.start], ...segment.cuts];
+    starts.forEach(([start], index) => {
+      const [end, atLine] = starts[index + 1] ?? [segment.end, true];
       const element = document.createElement("div");
-      element.className = "block";
-      const block = { start, end: Math.min(segment.end, start + BLOCK), element, filled: false };
+      element.className = atLine ? "block" : "block cut";
+      const block = { start, end, element, filled: false };
       element.style.height = `${Math.ceil((block.end - start) / 18) * 23}px`;
       element.block = block;
       segment.list.push(block);
       segment.blocks.append(element);
       this.near.observe(element);
-    }
+    });
   }
 
   moved(entries) {
@@ -152,7 +153,7 @@ class TokenStream extends HTMLElement {
     this.cursor = Math.max(0, Math.min(this.total - 1, at));
     const segment = this.segments.find(({ start, end }) => this.cursor >= start && this.cursor < end);
     if (segment.blocks.hidden) this.toggle(segment, true);
-    const block = segment.list[Math.floor((this.cursor - segment.start) / BLOCK)];
+    const block = segment.list.find(({ end }) => this.cursor < end);
     block.wanted = true;
     await this.fill(block);
     block.wanted = false;
