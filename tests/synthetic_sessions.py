@@ -116,7 +116,7 @@ class Writer:
         for call in answer.tool_calls:
             text += f'\n<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments}}}\n</tool_call>'
         ids = self._encode(text + "<|im_end|>")
-        logprobs = [-self.random.expovariate(2.2) ** 2 for _ in ids]
+        logprobs = [-(self.random.expovariate(2.2) ** 2) for _ in ids]
         return Output(
             node_id=node_id,
             ids=pack_ids(ids),
@@ -156,7 +156,9 @@ def small(number: int, encode: Encode, model: str) -> Writer:
     writer = Writer(number, encode, model=model, group=f"{verb}-{subject}", labels={"task": verb})
     node = writer.call([said("user", f"Please {verb} the {subject}.")], said("assistant", "It is done."))
     if number % 3:
-        drift = {"untrainable_reason": "the echo of the prompt differs at token 7"} if number % 11 == 0 else {}
+        drift = (
+            {"untrainable_reason": "the echo of the prompt differs at token 7"} if number % 11 == 0 else {}
+        )
         writer.call([said("user", "And now?")], said("assistant", "All tests pass."), parent=node, **drift)
     if number % 4:
         writer.reward(round(chance.random(), 3))
@@ -167,7 +169,9 @@ def small(number: int, encode: Encode, model: str) -> Writer:
 
 def branched(number: int, encode: Encode, model: str, *, turns: int = 9) -> Writer:
     """An agent at work: tools, thinking, a retry from the middle, a sub-agent, two choices, one untrainable."""
-    writer = Writer(number, encode, model=model, group="fix-parser", labels={"task": "fix", "difficulty": "hard"})
+    writer = Writer(
+        number, encode, model=model, group="fix-parser", labels={"task": "fix", "difficulty": "hard"}
+    )
     node = writer.call(
         [
             said("system", "You are a careful engineer. Use the tool; keep answers short.\n" * 6),
@@ -178,8 +182,12 @@ def branched(number: int, encode: Encode, model: str, *, turns: int = 9) -> Writ
     path = [node]
     for turn in range(1, turns):
         listing = "\n".join(f"-rw-r--r-- 1 dev dev {1000 + turn * at} part_{at}.py" for at in range(12))
-        answer = runs(f"pytest -x tests/part_{turn}.py", thinking="The listing shows the parts." * turn, at=turn)
-        path.append(writer.call([result(listing, at=turn - 1)], answer, parent=path[-1], think_s=0.4 + turn / 5))
+        answer = runs(
+            f"pytest -x tests/part_{turn}.py", thinking="The listing shows the parts." * turn, at=turn
+        )
+        path.append(
+            writer.call([result(listing, at=turn - 1)], answer, parent=path[-1], think_s=0.4 + turn / 5)
+        )
     writer.call(
         [result("ERROR: no such file", at=3)],
         said("assistant", "That file is gone; I shall look in the history."),
@@ -204,7 +212,9 @@ def branched(number: int, encode: Encode, model: str, *, turns: int = 9) -> Writ
 def long(number: int, encode: Encode, model: str, *, tokens: int = 100_000) -> Writer:
     """One node of so many tokens, half of them generated."""
     writer = Writer(number, encode, model=model, group="long-context")
-    words = writer.random.choices("the answer to question is forty two of course sunny rain today".split(), k=400)
+    words = writer.random.choices(
+        ["the", "answer", "to", "question", "is", "forty", "two", "of", "course", "sunny", "rain", "today"], k=400
+    )
     block = " ".join(words) + ".\n"
     times = max(1, tokens // 2 // len(encode(block)))
     writer.call([said("user", block * times)], said("assistant", block * times))
@@ -222,7 +232,11 @@ HOSTILE = [
 def hostile(number: int, encode: Encode, model: str, *, line: int = 1_000_000) -> Writer:
     """Texts that try to be something else than text, in every place that a client may fill; one very long line."""
     writer = Writer(
-        number, encode, model=model, group='<b onmouseover="window.hacked=true">group</b>', labels={"<i>": HOSTILE[0]}
+        number,
+        encode,
+        model=model,
+        group='<b onmouseover="window.hacked=true">group</b>',
+        labels={"<i>": HOSTILE[0]},
     )
     node = None
     for text in HOSTILE:

@@ -14,5 +14,5 @@ from rolltap_plugins.viewer.pages import add_pages
 @hookimpl
 def register_routes(app: web.Application, server: Server) -> None:
     """Add the pages and the data that they show."""
-    add_pages(app, server)
-    Api(server).add_routes(app)
+    add_pages(server)
+    Api(server).add_to(app)

@@ -9,11 +9,12 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from rolltap import BadRequest, NodeView, NotFound, Server, __version__
+from rolltap import BackendView, BadRequest, NodeView, NotFound, Server, __version__
 from rolltap_plugins.viewer.compare import difference_in_ids, difference_in_messages
-from rolltap_plugins.viewer.events import send_events
+from rolltap_plugins.viewer.events import Events
 from rolltap_plugins.viewer.forest import Forests
 from rolltap_plugins.viewer.listing import Listing, Query, row_of
+from rolltap_plugins.viewer.pieces import Decode
 from rolltap_plugins.viewer.sequence import OpenNode
 
 MOST_OPEN = 16
@@ -30,11 +31,13 @@ class Api:
         self._server = server
         self._listing = Listing(server)
         self._forests = Forests()
+        self._events = Events(server)
         self._open: OrderedDict[tuple[str, str, int], OpenNode] = OrderedDict()
 
-    def add_routes(self, app: web.Application) -> None:
+    def add_to(self, app: web.Application) -> None:
         """Add them to the server."""
-        app.cleanup_ctx.append(self._listing.follow)
+        app.on_shutdown.append(self._events.end)
+        app.on_cleanup.append(self._listing.close)
         node = "/ui/api/sessions/{sid}/nodes/{node}"
         for path, handler in {
             "/ui/api/overview": self.overview,
@@ -47,15 +50,20 @@ class Api:
             "/ui/api/compare": self.compare,
             "/ui/api/events": self.events,
         }.items():
-            self._server.add_get(path, handler)
+            self._server.add_route("GET", path, handler)
 
-    async def overview(self, request: web.Request) -> web.Response:
+    async def overview(self, _: web.Request) -> web.Response:
         """What runs: models, backends, counts, and what the sessions add up to."""
         return _json(
             {
                 "version": __version__,
                 "models": [
-                    {"name": model.name, "backends": [_backend(each) for each in model.backends]}
+                    {
+                        "name": model,
+                        "backends": [
+                            _backend(each) for each in self._server.backends if each.model == model
+                        ],
+                    }
                     for model in self._server.models
                 ],
                 "counts": dict(self._server.counts),
@@ -71,7 +79,7 @@ class Api:
             raise BadRequest(f"the query can't be used: {error}") from None
         return _json(await self._listing.page(query))
 
-    async def rewards(self, request: web.Request) -> web.Response:
+    async def rewards(self, _: web.Request) -> web.Response:
         """Every session's reward, with its time and its group."""
         return _json({"points": await self._listing.rewards()})
 
@@ -159,7 +167,7 @@ class Api:
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """What is recorded from now on: `?session=`."""
-        return await send_events(request, self._server, session=request.query.get("session"))
+        return await self._events.send(request, session=request.query.get("session"))
 
     async def _opened(self, sid: str, name: str) -> tuple[NodeView, OpenNode]:
         """A node as trainers get it, where they get it; a node inside the tree with its own output alone."""
@@ -178,7 +186,7 @@ class Api:
             self._open.popitem(last=False)
         return owned, self._open[key]
 
-    def _decoder(self, model: str) -> Any:
+    def _decoder(self, model: str) -> Decode:
         def decode(ids: Sequence[int]) -> str:
             return self._server.decode(model, list(ids))
 
@@ -192,13 +200,9 @@ def _named(nodes: Sequence[NodeView], name: str, sid: str) -> NodeView:
     raise NotFound(f"session {sid} has no node {name!r}", param="node")
 
 
-def _backend(backend: Any) -> dict[str, Any]:
-    return {
-        "name": backend.name,
-        "url": backend.url,
-        "healthy": backend.healthy,
-        "in_flight": backend.in_flight,
-    }
+def _backend(backend: BackendView) -> dict[str, Any]:
+    names = ("name", "kind", "url", "healthy", "in_flight", "retry_in_s", "last_error")
+    return {name: getattr(backend, name) for name in names}
 
 
 def _number(request: web.Request, name: str, default: int) -> int:

@@ -27,7 +27,9 @@ def difference_in_messages(
     mine = ours[place] if place < len(ours) else None
     other = theirs[place] if place < len(theirs) else None
     fields = sorted(
-        name for name in {**(mine or {}), **(other or {})} if (mine or {}).get(name) != (other or {}).get(name)
+        name
+        for name in {**(mine or {}), **(other or {})}
+        if (mine or {}).get(name) != (other or {}).get(name)
     )
     return {"index": place, "fields": fields, "a": mine, "b": other, "lengths": [len(ours), len(theirs)]}
 

@@ -30,24 +30,25 @@ def described(event: Event) -> dict[str, Any]:
 
 
 def _entry(event: Event) -> dict[str, Any]:
+    found: dict[str, Any] = {"kind": "unknown"}
     match event.entry:
         case SessionCreated(info=info):
-            return {"kind": "created", "group": info.group, "model": info.model_name}
+            found = {"kind": "created", "group": info.group, "model": info.model_name}
         case CallBegun(call_id=call):
-            return {"kind": "begun", "call": call}
+            found = {"kind": "begun", "call": call}
         case CallFailed(call_id=call, reason=reason):
-            return {"kind": "failed", "call": call, "reason": reason}
+            found = {"kind": "failed", "call": call, "reason": reason}
         case CallRecorded() as call:
-            return {"kind": "call", **_call(call)}
+            found = {"kind": "call", **_call(call)}
         case DeliveryChanged(node_ids=nodes, delivery=delivery):
-            return {"kind": "delivery", "nodes": nodes, "delivery": delivery}
+            found = {"kind": "delivery", "nodes": nodes, "delivery": delivery}
         case RewardGiven(value=value, name=name):
-            return {"kind": "reward", "value": value, "name": name}
+            found = {"kind": "reward", "value": value, "name": name}
         case SessionSealed():
-            return {"kind": "sealed"}
+            found = {"kind": "sealed"}
         case SessionDeleted():
-            return {"kind": "deleted"}
-    return {"kind": "unknown"}
+            found = {"kind": "deleted"}
+    return found
 
 
 def _call(call: CallRecorded) -> dict[str, Any]:
@@ -64,27 +65,44 @@ def _call(call: CallRecorded) -> dict[str, Any]:
     }
 
 
-async def send_events(request: web.Request, server: Server, *, session: str | None) -> web.StreamResponse:
-    """Answer with a stream that lasts until the browser leaves or the server ends."""
-    response = web.StreamResponse(
-        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    )
-    await response.prepare(request)
-    events = aiter(server.subscribe(session=session))
-    coming = asyncio.ensure_future(anext(events))
-    try:
-        await response.write(b": here\n\n")
-        while True:
-            await asyncio.wait({coming}, timeout=PING_S)
-            if not coming.done():
-                await response.write(b": still here\n\n")
-                continue
-            event = coming.result()
-            coming = asyncio.ensure_future(anext(events))
-            await response.write(b"data: " + orjson.dumps(described(event), default=list) + b"\n\n")
-    except (ClientConnectionResetError, RolltapError, StopAsyncIteration):
-        pass  # the browser left, or lags behind: it comes back and reads everything anew
-    finally:
-        coming.cancel()
-        await asyncio.wait({coming})
-    return response
+class Events:
+    """The streams of all browsers that look. They end when the server does."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._ending = asyncio.Event()
+
+    async def end(self, _: web.Application) -> None:
+        """End every stream: the server would wait for them (a signal handler of aiohttp)."""
+        self._ending.set()
+
+    async def send(self, request: web.Request, *, session: str | None) -> web.StreamResponse:
+        """Answer with a stream that lasts until the browser leaves or the server ends."""
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        await response.prepare(request)
+        ending = asyncio.ensure_future(self._ending.wait())
+        events = aiter(self._server.subscribe(session=session))
+        coming = asyncio.ensure_future(anext(events))
+        try:
+            await response.write(b": here\n\n")
+            while not ending.done():
+                await asyncio.wait({coming, ending}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED)
+                if coming.done():
+                    event = coming.result()
+                    coming = asyncio.ensure_future(anext(events))
+                    await response.write(b"data: " + orjson.dumps(described(event), default=list) + b"\n\n")
+                else:
+                    await response.write(b": still here\n\n")
+        except (ClientConnectionResetError, RolltapError, StopAsyncIteration):
+            pass  # the browser left, or lags behind: it comes back and reads everything anew
+        finally:
+            ending.cancel()
+            coming.cancel()
+            await asyncio.wait({coming, ending})
+        return response

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any
@@ -95,25 +94,26 @@ class Listing:
         self._server = server
         self._rows: dict[str, Row] = {}
         self._dirty: set[str] = set()
-        self._loaded_at = 0.0
+        self._loaded_at: float | None = None
+        self._following: asyncio.Task[None] | None = None
         self._loading = asyncio.Lock()
         self._ordered: dict[tuple[str, bool], list[Row]] = {}
         """Rows in an order that was asked for, until one changes."""
 
-    async def follow(self, app: web.Application) -> AsyncIterator[None]:
-        """Note which sessions change, for as long as the server runs (a cleanup context of aiohttp)."""
-        task = asyncio.ensure_future(self._follow())
-        yield
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    async def close(self, _: web.Application) -> None:
+        """End the following (a signal handler of aiohttp)."""
+        if self._following is not None:
+            self._following.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._following
 
     async def _follow(self) -> None:
+        """Note which sessions change."""
         while True:
             with suppress(RolltapError):  # it lagged behind, and begins again with a whole reading
                 async for event in self._server.subscribe():
                     self._dirty.add(event.session)
-            self._loaded_at = 0.0
+            self._loaded_at = None
 
     async def page(self, query: Query) -> dict[str, Any]:
         """The rows that a query asks for, and how many there are."""
@@ -161,7 +161,10 @@ class Listing:
 
     async def _fresh(self) -> dict[str, Row]:
         async with self._loading:
-            if time.monotonic() - self._loaded_at > RELOAD_S or not self._loaded_at:
+            if self._following is None:
+                self._following = asyncio.create_task(self._follow())
+                await asyncio.sleep(0)  # it has subscribed then, so that no change is missed
+            if self._loaded_at is None or time.monotonic() - self._loaded_at > RELOAD_S:
                 self._loaded_at = time.monotonic()
                 self._dirty.clear()
                 self._rows = {summary.uuid: row_of(summary) async for summary in self._server.sessions()}

@@ -9,19 +9,13 @@ from rolltap import NotFound, Server
 
 ROOT = Path(__file__).parent / "static"
 
-CONTENT_SECURITY_POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' data:",  # images that a conversation holds; never one from elsewhere
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",  # no text can become markup; lit-html's own templates alone are
-        "trusted-types lit-html",
-    ]
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    # Images that a conversation holds itself; never one from elsewhere, which would tell of the reader.
+    "img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    # No text can become markup: the browser refuses it to all but lit-html's own templates.
+    "require-trusted-types-for 'script'; trusted-types lit-html"
 )
 HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
@@ -35,11 +29,11 @@ TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".s
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def add_pages(app: web.Application, server: Server) -> None:
+def add_pages(server: Server) -> None:
     """Add a route for each file. Anybody may load them."""
 
     def add(path: str, handler: Handler) -> None:
-        server.add_get(path, handler, public=True)
+        server.add_route("GET", path, handler, public=True)
 
     add("/", _front)
     add("/ui", _to_viewer)
@@ -56,14 +50,14 @@ async def _front(request: web.Request) -> web.StreamResponse:
     return await _to_viewer(request)
 
 
-async def _to_viewer(request: web.Request) -> web.StreamResponse:
+async def _to_viewer(_: web.Request) -> web.StreamResponse:
     return web.Response(status=302, headers={"Location": "/ui/"})
 
 
 def _sender(file: Path) -> Handler:
     headers = {**HEADERS, "Content-Type": f"{TYPES[file.suffix]}; charset=utf-8"}
 
-    async def send(request: web.Request) -> web.StreamResponse:
+    async def send(_: web.Request) -> web.StreamResponse:
         return web.FileResponse(file, headers=headers)
 
     return send

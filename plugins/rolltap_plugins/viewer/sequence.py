@@ -4,7 +4,7 @@ import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise
 from typing import Any
 
 from rolltap import NodeView
@@ -73,8 +73,10 @@ class OpenNode:
         marks = list(message_starts(places, self._messages))
         found: list[dict[str, Any]] = []
         for start, end, kind in self.runs:
-            inside = [start, *(at for at, _ in marks if start < at < end), end] if kind == PROMPT else [start, end]
-            for first, last in zip(inside, inside[1:], strict=False):
+            inside = (
+                [start, *(at for at, _ in marks if start < at < end), end] if kind == PROMPT else [start, end]
+            )
+            for first, last in pairwise(inside):
                 role = next((name for at, name in reversed(marks) if at <= first), "prompt")
                 self._add_segment(found, first, last, kind, role if kind == PROMPT else "assistant")
         return found

@@ -93,8 +93,9 @@ export class LivePage {
 function backend(each) {
   return html`<div class="backend"><span class="dot ${each.healthy ? "good" : "down"}" aria-hidden="true"></span>
     <span>${visible(each.name)} <span class="hidden-text">${each.healthy ? "healthy" : "not healthy"}</span></span>
-    <span class="totals"><b>${count(each.in_flight)}</b> in flight${each.queued === undefined ? nothing : html`, <b>${count(each.queued)}</b> waiting`}</span>
-    <span class="mono">${visible(each.url ?? "in this process")}${each.healthy ? nothing : html` <span class="mark bad">not healthy</span>`}${each.paused ? html` <span class="mark warn">paused</span>` : nothing}</span></div>`;
+    <span class="totals"><b>${count(each.in_flight)}</b> in flight</span>
+    <span class="mono">${visible(each.url || "in this process")}${each.healthy ? nothing : html` <span class="mark bad">not healthy, asked again in ${duration(each.retry_in_s)}</span>`}</span>
+    ${each.last_error ? html`<span class="trouble">${visible(each.last_error)}</span>` : nothing}</div>`;
 }
 
 function item(event) {
