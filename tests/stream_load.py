@@ -46,7 +46,7 @@ import asyncio
 import rolltap
 
 class Held(rolltap.TokenBackend):
-    async def generate(self, prompt_ids, sampling):
+    async def generate(self, request):
         while True:
             yield rolltap.TokenDelta(token_ids=[40], logprobs=[-0.1])
             await asyncio.sleep(1)

@@ -1,45 +1,54 @@
 """rolltap: a plugin-based middleware between any LLM agent and any model.
 
-It records every rollout as exact token ids, loss masks and logprobs. This module is the whole public API.
+It records every rollout as exact token ids, loss masks and logprobs. What is public:
+
+- `rolltap`: what a plugin implements and is handed: bases, values, errors, the marker; and `create_app`.
+- `rolltap.parsing`: the toolkit for parsers of tool calls and thinking.
+- `rolltap.record`: the entries of a session's log, nodes, and how they are stored.
+- `rolltap.testing`: what plugin authors test with.
+- `rolltap.client`: for trainers.
 """
 
-from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendHandle, TokenBackend
-from rolltap.bases.calls import arguments_from_json, calls_from_json
+from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendView, TokenBackend
 from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
-from rolltap.bases.json_parsing import JsonToolParser
-from rolltap.bases.json_text import as_json
-from rolltap.bases.marks import Marks, mark_pattern
-from rolltap.bases.parsing import CallFragment, Reasoning, ReasoningParser, ToolParser
+from rolltap.bases.parsers import Reasoning, ReasoningParser, ToolParser
+from rolltap.bases.server import Server
 from rolltap.bases.stores import Store
-from rolltap.bases.tag_parsing import TagToolParser
-from rolltap.bases.tag_reasoning import TagReasoningParser
-from rolltap.direct import ChatBackend
+from rolltap.config.options import read_options
 from rolltap.errors import (
     BadRequest,
     ConfigError,
     ErrorInfo,
+    FormatError,
     NotFound,
     Overloaded,
     PluginError,
     RequestError,
     RolltapError,
+    StoreError,
     UpstreamError,
 )
 from rolltap.hookspecs import hookimpl
+from rolltap.in_process import ChatBackend
+from rolltap.parsing.json_parsing import JsonToolParser
+from rolltap.parsing.tag_parsing import TagToolParser
+from rolltap.parsing.tag_reasoning import TagReasoningParser
 from rolltap.server.app import create_app
 from rolltap.server.dialects import add_dialect
 from rolltap.types.chat import (
     ChatRequest,
     Content,
+    FilePart,
     ImagePart,
     Message,
+    Part,
     Role,
     Sampling,
     TextPart,
     ToolCall,
     ToolChoice,
 )
-from rolltap.types.direct import BackendResponse, StreamEvent
+from rolltap.types.frozen import FrozenDict, FrozenList, frozen, thawed
 from rolltap.types.generation import (
     ChatDelta,
     Choice,
@@ -47,30 +56,22 @@ from rolltap.types.generation import (
     FinishReason,
     TokenDelta,
     TokenLogprob,
+    TokenRequest,
     ToolCallDelta,
     Usage,
 )
-from rolltap.types.record import (
-    DeliveryChanged,
-    Entry,
-    NodesRecorded,
-    NodeView,
-    SessionCreated,
-    SessionDeleted,
-    SessionInfo,
-    decode_entry,
-    encode_entry,
-)
+from rolltap.types.in_process import BackendResponse, StreamEvent
+from rolltap.types.ledger import SessionInfo, SessionSummary
+from rolltap.types.nodes import NodeView
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SAMPLING_PARAMETERS",
     "Backend",
-    "BackendHandle",
     "BackendResponse",
+    "BackendView",
     "BadRequest",
-    "CallFragment",
     "ChatBackend",
     "ChatDelta",
     "ChatRequest",
@@ -78,20 +79,21 @@ __all__ = [
     "Completion",
     "ConfigError",
     "Content",
-    "DeliveryChanged",
-    "Entry",
     "ErrorInfo",
     "ErrorReply",
+    "FilePart",
     "FinishReason",
+    "FormatError",
+    "FrozenDict",
+    "FrozenList",
     "ImagePart",
     "JsonToolParser",
-    "Marks",
     "Message",
     "MessageConverter",
     "NodeView",
-    "NodesRecorded",
     "NotFound",
     "Overloaded",
+    "Part",
     "PluginError",
     "Reasoning",
     "ReasoningParser",
@@ -99,10 +101,11 @@ __all__ = [
     "Role",
     "RolltapError",
     "Sampling",
-    "SessionCreated",
-    "SessionDeleted",
+    "Server",
     "SessionInfo",
+    "SessionSummary",
     "Store",
+    "StoreError",
     "StreamEncoder",
     "StreamEvent",
     "TagReasoningParser",
@@ -111,6 +114,7 @@ __all__ = [
     "TokenBackend",
     "TokenDelta",
     "TokenLogprob",
+    "TokenRequest",
     "ToolCall",
     "ToolCallDelta",
     "ToolChoice",
@@ -119,12 +123,9 @@ __all__ = [
     "Usage",
     "__version__",
     "add_dialect",
-    "arguments_from_json",
-    "as_json",
-    "calls_from_json",
     "create_app",
-    "decode_entry",
-    "encode_entry",
+    "frozen",
     "hookimpl",
-    "mark_pattern",
+    "read_options",
+    "thawed",
 ]

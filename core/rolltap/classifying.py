@@ -1,7 +1,7 @@
 """What an exception means to a client, as the plugins see it."""
 
-from rolltap.bases.backends import BackendHandle
-from rolltap.errors import ErrorInfo, PluginError, RequestError, RolltapError
+from rolltap.backend_handle import BackendHandle
+from rolltap.errors import ErrorInfo, PluginError, RequestError, RolltapError, StoreError
 from rolltap.plugins import Plugins
 
 
@@ -12,11 +12,15 @@ async def classify(plugins: Plugins, error: BaseException, handle: BackendHandle
     """
     if isinstance(error, RequestError):
         return error.info
+    if isinstance(error, StoreError):
+        return ErrorInfo(status=503, message=str(error), code="store_unavailable", retry_after=5)
     if isinstance(error, PluginError):
         plugins.count(error)
         return ErrorInfo(status=500, message=str(error), code="plugin_error")
     try:
-        info: ErrorInfo | None = await plugins.call_first("classify_error", error=error, backend=handle)
+        info: ErrorInfo | None = await plugins.call_first(
+            "classify_error", error=error, backend=handle.view if handle is not None else None
+        )
     except RequestError as failure:
         return failure.info
     except RolltapError as failure:

@@ -3,6 +3,8 @@
 RolltapError
 ├ ConfigError            a wrong config, option or command line: exit code 2
 ├ PluginError            a plugin that fails, is missing or breaks a hook's rules
+├ StoreError             the store can't keep or read a session's log: 503
+├ FormatError            a stored entry that this version can't read
 └ RequestError           ends one request, carries its ErrorInfo
   ├ BadRequest           400, names the field
   ├ NotFound             404
@@ -48,6 +50,14 @@ class PluginError(RolltapError):
         super().__init__(message)
         self.plugin = plugin
         """The plugin's name, where it is one plugin's failure."""
+
+
+class StoreError(RolltapError):
+    """The store failed: disk full, database gone. No engine's fault and no client's; the request may be tried again."""
+
+
+class FormatError(StoreError):
+    """A stored entry that this version can't read."""
 
 
 def failure(plugin: str, problem: str) -> PluginError:

@@ -15,13 +15,15 @@ from typing import Any
 import pluggy
 from aiohttp import web
 
-from rolltap.bases.backends import Backend, BackendHandle
+from rolltap.bases.backends import Backend, BackendView
 from rolltap.bases.converters import MessageConverter
-from rolltap.bases.parsing import ReasoningParser, ToolParser
+from rolltap.bases.parsers import ReasoningParser, ToolParser
+from rolltap.bases.server import Server
 from rolltap.bases.stores import Store
 from rolltap.errors import ErrorInfo
 from rolltap.types.chat import ChatRequest
-from rolltap.types.record import NodeView, SessionInfo
+from rolltap.types.ledger import SessionInfo
+from rolltap.types.nodes import NodeView
 
 PROJECT = "rolltap"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -174,8 +176,8 @@ def message_converter(dialect: str) -> MessageConverter | None:
 
 @hookspec
 def select_backend(
-    request: ChatRequest, session: SessionInfo | None, backends: Sequence[BackendHandle]
-) -> BackendHandle | None:
+    request: ChatRequest, session: SessionInfo | None, backends: Sequence[BackendView]
+) -> BackendView | None:
     """Choose one of a model's backends.
 
     Asked: for each request. First answer wins.
@@ -224,7 +226,7 @@ def record_node(session: SessionInfo, node: NodeView) -> None:
 
 
 @hookspec
-def classify_error(error: BaseException, backend: BackendHandle | None) -> ErrorInfo | None:
+def classify_error(error: BaseException, backend: BackendView | None) -> ErrorInfo | None:
     """Say what an exception means to a client.
 
     Asked: for each exception that ends a request and is not one of rolltap's own. First answer wins.
@@ -255,27 +257,41 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
 
     Example: `[store] kind = "lists"`, gone with the process::
 
+        import time
         from collections import defaultdict
 
         import rolltap
+        from rolltap.record import SessionCreated
 
 
         class Lists(rolltap.Store):
             def __init__(self):
                 self.logs = defaultdict(list)
+                self.claims = {}
 
             async def append(self, session, entry):
+                if session not in self.logs and not isinstance(entry, SessionCreated):
+                    raise LookupError(session)
                 self.logs[session].append(entry)
                 return len(self.logs[session])
 
             async def read(self, session, after=0):
-                return list(enumerate(self.logs[session], 1))[after:]
+                return list(enumerate(self.logs.get(session, ()), 1))[after:]
 
-            async def sessions(self):
-                return list(self.logs)
+            async def sessions(self, *, after="", limit=1000):
+                ids = list(self.logs)
+                start = ids.index(after) + 1 if after in ids else 0
+                return ids[start : start + limit]
 
             async def delete(self, session):
                 self.logs.pop(session, None)
+
+            async def claim(self, key, ttl_s):
+                now = time.monotonic()
+                free = self.claims.get(key, 0.0) <= now
+                if free:
+                    self.claims[key] = now + ttl_s
+                return free
 
 
         @rolltap.hookimpl
@@ -285,13 +301,15 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
 
 
 @hookspec
-def register_routes(app: web.Application) -> None:
+def register_routes(app: web.Application, server: Server) -> None:
     """Add routes of your own to the server.
 
     Asked: at start, when the core's own routes are there. Every plugin is asked. Not a coroutine function: it is
     called before the loop runs.
 
     :param app: the application; `rolltap.add_dialect(app, dialect, path)` adds a wire format's route.
+    :param server: what the running server lets plugins see; `server.add_route(…, public=True)` adds a route that needs
+        no key. All others need one of the server's keys, where it has some.
 
     Example: a page of one's own::
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from rolltap.bases.backends import Backend, BackendHandle, TokenBackend
+from rolltap.backend_handle import BackendHandle
+from rolltap.bases.backends import Backend, TokenBackend
 from rolltap.config import BackendConfig, Config, ModelConfig
 from rolltap.errors import BadRequest, ConfigError, NotFound, PluginError, RolltapError
-from rolltap.limits import Gate
 from rolltap.plugins import Plugins
 from rolltap.rendering import Renderer, probe
 from rolltap.types.chat import Message
@@ -38,9 +38,14 @@ class Model:
             raise BadRequest(f"model {self.name!r} has no tokenizer, so its prompts have no token ids")
         return self.renderer
 
-    def without_volatile(self, message: Message) -> Message:
-        """The message without the text that the config's `drop_system_text` names; only system text has any."""
-        if not self._volatile or message.role not in {"system", "developer"}:
+    def without_volatile(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The messages without the text that the config's `drop_system_text` names; only system text has any."""
+        if not self._volatile:
+            return messages
+        return tuple(map(self._without_volatile, messages))
+
+    def _without_volatile(self, message: Message) -> Message:
+        if message.role not in {"system", "developer"}:
             return message
         text = message.text
         for pattern in self._volatile:
@@ -51,9 +56,9 @@ class Model:
         """Its backends, or the one at `base_url` where that is set. Raises `NotFound` listing them."""
         if base_url is None:
             return list(self.backends)
-        found = [handle for handle in self.backends if handle.base_url == base_url.rstrip("/")]
+        found = [handle for handle in self.backends if handle.url and _same_url(handle.url, base_url)]
         if not found:
-            known = ", ".join(handle.base_url or f"{handle.name} (no address)" for handle in self.backends)
+            known = ", ".join(handle.url or f"{handle.name} (no address)" for handle in self.backends)
             raise NotFound(
                 f"base_url {base_url!r} is no backend of model {self.name!r}; its backends are: {known}",
                 code="backend_not_found",
@@ -61,18 +66,20 @@ class Model:
             )
         return found
 
-    def decode(self, ids: list[int]) -> str:
-        """The text of a recorded sequence, special tokens shown."""
-        return self.renderer.decode(ids) if self.renderer is not None else ""
+
+def _same_url(one: str, other: str) -> bool:
+    """Whether two addresses are the same, with or without the `/v1` that OpenAI's clients want."""
+    return one.rstrip("/").removesuffix("/v1") == other.rstrip("/").removesuffix("/v1")
 
 
 class Models:
     """All models of the server; the first is the default."""
 
-    def __init__(self, models: Sequence[Model], gates: dict[BackendHandle, Gate]) -> None:
+    def __init__(self, models: Sequence[Model], *, unknown_model: str = "error") -> None:
         self._models = {model.name: model for model in models}
-        self._gates = gates
         self.default = models[0]
+        self.unknown_model = unknown_model
+        """What a session's request for a model that is not configured gets: "session" (its own model) or "error"."""
 
     def __iter__(self) -> Iterator[Model]:
         return iter(self._models.values())
@@ -89,9 +96,13 @@ class Models:
             )
         return self._models[name]
 
-    def gate(self, handle: BackendHandle) -> Gate:
-        """The gate before a backend."""
-        return self._gates[handle]
+    def __contains__(self, name: str) -> bool:
+        return name in self._models
+
+    def decode(self, name: str, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens shown; "" for a model that has left the config or has no tokenizer."""
+        model = self._models.get(name)
+        return "" if model is None or model.renderer is None else model.renderer.decode(list(ids))
 
     async def close(self) -> None:
         """Close every backend."""
@@ -104,38 +115,29 @@ async def load_models(config: Config, plugins: Plugins) -> Models:
     """Create and start every backend, load every tokenizer. What was started is closed if one fails."""
     started: list[Backend] = []
     models: list[Model] = []
-    gates: dict[BackendHandle, Gate] = {}
-    time_limit_s = config.plugins.backend_time_limit_s or None
     try:
         for model in config.models:
             handles = [
-                await _start(options, number, model, plugins, started, time_limit_s=time_limit_s)
+                await _start(options, number, model, config, plugins, started)
                 for number, options in enumerate(model.backends)
             ]
             _check_names(model, handles)
             models.append(Model(model, handles, await _renderer(model, handles)))
             await _check_parsers(models[-1], plugins)
-            for handle in handles:
-                gates[handle] = Gate(
-                    handle,
-                    max_in_flight=config.server.max_in_flight,
-                    max_queued=config.server.max_queued,
-                )
     except BaseException:
         for backend in started:
             await backend.close()
         raise
-    return Models(models, gates)
+    return Models(models, unknown_model=config.server.unknown_model)
 
 
 async def _start(
     config: BackendConfig,
     number: int,
     model: ModelConfig,
+    settings: Config,
     plugins: Plugins,
     started: list[Backend],
-    *,
-    time_limit_s: float | None,
 ) -> BackendHandle:
     made = await plugins.ask(
         "create_backend", kind=config.kind, options=dict(config.options), model=model.name
@@ -161,14 +163,16 @@ async def _start(
         name=f"{config.kind}-{number}",
         kind=config.kind,
         model=model.name,
-        base_url=str(config.options.get("url") or config.options.get("api_base") or backend.url).rstrip("/"),
+        url=str(config.options.get("url") or config.options.get("api_base") or backend.url).rstrip("/"),
         plugin=made.plugin,
-        time_limit_s=time_limit_s,
+        time_limit_s=settings.plugins.backend_time_limit_s or None,
+        max_in_flight=settings.server.max_in_flight,
+        max_queued=settings.server.max_queued,
     )
 
 
 def _check_names(model: ModelConfig, handles: Sequence[BackendHandle]) -> None:
-    urls = [handle.base_url for handle in handles if handle.base_url]
+    urls = [handle.url.removesuffix("/v1") for handle in handles if handle.url]
     doubled = sorted({url for url in urls if urls.count(url) > 1})
     if doubled:
         raise ConfigError(

@@ -1,17 +1,19 @@
 """The way of a request, top to bottom; the one place that knows the order.
 
     ChatRequest (decoded by a converter)
-      └ select_backend      pinned, sticky, healthy: a plugin chooses
-          └ turn            ids or messages out, deltas back; tool_parser and reasoning_parser read the text
-              └ record_node the finished completion, stored before the last delta
-                  └ deltas, to be encoded by the converter
+      └ begin               same as a call in flight? the session, its limits and pins, the model → Call
+          └ select_backend      pinned, sticky, healthy: a plugin chooses
+              └ turn            ids or messages out, deltas back; tool_parser and reasoning_parser read the text
+                  └ record_node the finished completion, stored before the last delta
+                      └ deltas, to be encoded by the converter
     any exception           classify_error → RequestError
 
-Streaming is the only path: a plain reply is a stream collected.
+Pieces go through the same reading whether they come one by one or all at once.
 """
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
@@ -19,25 +21,34 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rolltap.bases.backends import BackendHandle, ChatBackend
+from rolltap.backend_handle import BackendHandle
+from rolltap.bases.backends import ChatBackend, TokenBackend
+from rolltap.call import Call, CallCut, Origin, Unrecorded
 from rolltap.classifying import classify
-from rolltap.errors import BadRequest, ErrorInfo, PluginError, RequestError, UpstreamError, failure
+from rolltap.errors import (
+    BadRequest,
+    ErrorInfo,
+    PluginError,
+    RequestError,
+    StoreError,
+    UpstreamError,
+    failure,
+)
+from rolltap.idempotency import SameCalls
 from rolltap.models import Model, Models
 from rolltap.plugins import Plugins
-from rolltap.record.forest import Forest, Node
 from rolltap.record.views import view
 from rolltap.session_settings import pinned
 from rolltap.sessions import Session
 from rolltap.turns.base import Turn
 from rolltap.turns.chat import ChatTurn
-from rolltap.turns.collecting import as_message
 from rolltap.turns.constraints import constrained
-from rolltap.turns.prompts import NOWHERE, TokenPrompt, place, prepare
+from rolltap.turns.prompts import Placement, TokenPrompt, find_parent, prepare
 from rolltap.turns.readers import readers_for
 from rolltap.turns.token import TokenTurn
 from rolltap.types.chat import ChatRequest, Message
-from rolltap.types.generation import ChatDelta, Completion
-from rolltap.types.record import ReplyKept
+from rolltap.types.generation import ChatDelta
+from rolltap.types.ledger import CallBegun, CallFailed, CallRecorded, Context, Times, TokenCounts
 
 log = logging.getLogger(__name__)
 
@@ -58,136 +69,215 @@ UNHEALTHY_STATUSES = frozenset({500, 502, 503, 504})
 class Pipeline:
     """Answers requests."""
 
-    def __init__(self, models: Models, plugins: Plugins) -> None:
+    def __init__(self, models: Models, plugins: Plugins, *, request_timeout_s: float | None = None) -> None:
         self._models = models
         self._plugins = plugins
+        self._request_timeout_s = request_timeout_s
+        self._same = SameCalls()
         self._background: set[asyncio.Task[Any]] = set()
         self.counts: Counter[str] = Counter()
         """How many completions were recorded, untrainable, drifted, aborted."""
 
-    async def answer(
-        self, request: ChatRequest, session: Session | None, completion: Completion
-    ) -> AsyncGenerator[ChatDelta, None]:
-        """Answer a request: yield its deltas as they come, fill in `completion` by the end.
+    def begin(
+        self,
+        request: ChatRequest,
+        session: Session | Unrecorded,
+        origin: Origin = Origin(),  # noqa: B008 - frozen
+    ) -> Call:
+        """The call that answers a request: a new one, or one that the same request has begun already.
 
-        An empty delta says that the backend has accepted the request. Closing the generator stops the backend;
-        what was generated is then recorded as aborted. Raises `RequestError`.
+        Raises `RequestError` where the session takes no more calls, or the model is unknown.
         """
-        asked, model = request, self.model_for(request, session)
-        request = self.effective(request, session, model)
-        failed: list[BackendHandle] = []
-        while True:
-            handle = await self._select(request, session, model, failed)
-            started = False
-            turn = await self._turn(request, session, model, handle, completion)
-            try:
-                async with self._models.gate(handle), aclosing(turn.deltas()) as deltas:
-                    async for delta in deltas:
-                        started = True
-                        yield delta
-            except (GeneratorExit, asyncio.CancelledError):
-                self._in_background(self._record(session, turn, aborted=True))
-                raise
-            except Exception as error:
-                info = await self._blame(error, handle)
-                failed.append(handle)
-                if not started and info.status in FAILOVER_STATUSES and self._others(model, session, failed):
-                    await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (len(failed) - 1)))
-                    continue
-                raise RequestError(info) from error
-            handle.succeeded()
-            completion.node_ids = [node.id for node in await self._record_whole(session, turn)]
-            await self._keep_reply(asked, session, completion)
-            for delta in turn.ends():
-                yield delta
-            return
-
-    async def render(self, request: ChatRequest, session: Session | None) -> TokenPrompt:
-        """What `answer` would send to a token backend, without asking one."""
+        key = (session.id, origin.path, origin.body, origin.idempotency_key)
+        recorded = isinstance(session, Session)
+        if recorded and origin.body:
+            known = self._same.find(key, retry=origin.retry)
+            if known is not None:
+                return known
+        if isinstance(session, Session):
+            session.check_open()
         model = self.model_for(request, session)
-        return await prepare(self.effective(request, session, model), _forest(session), model)
+        call = Call(self.effective(request, session, model), session, model, origin, self._steps)
+        call.asked_model = request.model
+        if isinstance(session, Session):
+            session.calls.add(call)
+            call.on_over.append(lambda: session.calls.discard(call))
+            if origin.body:
+                self._same.begun(key, call)
+                call.on_over.append(lambda: self._same.ended(key, call))
+        if self._request_timeout_s is not None:
+            timer = asyncio.get_running_loop().call_later(self._request_timeout_s, call.cut, self._too_long())
+            call.on_over.append(timer.cancel)
+        return call
+
+    async def render(self, request: ChatRequest, session: Session | Unrecorded) -> TokenPrompt:
+        """What a call would send to a token backend, without asking one."""
+        model = self.model_for(request, session)
+        return await prepare(self.effective(request, session, model), session.record, model)
 
     async def classify(self, error: BaseException, handle: BackendHandle | None = None) -> ErrorInfo:
         """What an exception means to a client."""
         return await classify(self._plugins, error, handle)
-
-    def client_left(self, session: Session | None, completion: Completion) -> None:
-        """Note that the client left before it had the last byte of a completion that is recorded."""
-        if session is not None and completion.node_ids:
-            self._in_background(session.deliver(completion.node_ids, "aborted"))
-
-    def client_served(self, session: Session | None, completion: Completion) -> None:
-        """Note that a client has it all now, where an earlier one of the same call had left."""
-        if session is not None and session.is_aborted(completion.node_ids):
-            self._in_background(session.deliver(completion.node_ids, "delivered"))
 
     async def close(self) -> None:
         """Wait until what is still being recorded is stored."""
         while self._background:
             await asyncio.gather(*self._background)
 
-    def model_for(self, request: ChatRequest, session: Session | None) -> Model:
-        """The model that a request names, else its session's, else the default."""
-        return self._models[request.model or (session.info.model_name if session else "")]
+    def model_for(self, request: ChatRequest, session: Session | Unrecorded) -> Model:
+        """The model that a request names, else its session's, else the default.
 
-    def effective(self, request: ChatRequest, session: Session | None, model: Model) -> ChatRequest:
+        In a session, a name that is not configured may mean the session's own: agents ask for models of their maker's.
+        """
+        info = session.info
+        if info is None:
+            return self._models[request.model]
+        if not request.model or (
+            self._models.unknown_model == "session" and request.model not in self._models
+        ):
+            return self._models[info.model_name]
+        return self._models[request.model]
+
+    def effective(self, request: ChatRequest, session: Session | Unrecorded, model: Model) -> ChatRequest:
         """The request as a backend gets it.
 
         With the conversation that it refers to by an id and the session's sampling pins; without the text that the
         model's config drops.
         """
-        sampling = pinned(request.sampling, session.info.sampling) if session else request.sampling
-        own, new = request.messages[: request.num_instructions], request.messages[request.num_instructions :]
-        messages = [model.without_volatile(message) for message in (*own, *_earlier(request, session), *new)]
-        return msgspec.structs.replace(request, sampling=sampling, messages=messages)
+        info = session.info
+        sampling = pinned(request.sampling, info.sampling) if info is not None else request.sampling
+        messages = request.messages
+        if request.previous_id is not None:
+            own, new = messages[: request.num_instructions], messages[request.num_instructions :]
+            messages = (*own, *_earlier(request.previous_id, session), *new)
+        return msgspec.structs.replace(
+            request, sampling=sampling, messages=model.without_volatile(messages), model=model.name
+        )
 
-    async def _select(
-        self, request: ChatRequest, session: Session | None, model: Model, failed: list[BackendHandle]
-    ) -> BackendHandle:
-        candidates = self._others(model, session, failed)
-        info = session.info if session else None
-        chosen = await self._plugins.ask("select_backend", request=request, session=info, backends=candidates)
-        handle: BackendHandle = candidates[0] if chosen is None else chosen.value
-        if chosen is not None and handle not in candidates:
-            names = ", ".join(candidate.name for candidate in candidates)
-            raise failure(
-                chosen.plugin,
-                f"select_backend chose {handle.name} of {handle.model}, which is none of: {names}",
+    async def _steps(self, call: Call) -> AsyncGenerator[ChatDelta, None]:
+        """Answer a call: its deltas as they come; it is recorded before the last ones."""
+        try:
+            async with aclosing(self._attempts(call)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        except CallCut as cut:
+            await self._record_cut(call, cut.info)
+            raise
+        except (GeneratorExit, asyncio.CancelledError):
+            info = call.was_cut()
+            if info is not None:
+                await self._record_cut(call, info)
+                raise CallCut(info) from None
+            self._in_background(self._record_left(call, call.turn))
+            raise
+        except StoreError:
+            raise
+        except Exception as error:
+            await self._note_failed(call, error)
+            raise
+
+    async def _attempts(self, call: Call) -> AsyncGenerator[ChatDelta, None]:
+        """Ask one backend after the other until one has answered."""
+        failed: list[BackendHandle] = []
+        while True:
+            handle = await self._select(call, failed)
+            turn = call.turn = await self._turn(call, handle)
+            started = False
+            try:
+                async with handle.slot(), aclosing(turn.deltas()) as deltas:
+                    await self._announce(call, again=bool(failed))
+                    async for delta in deltas:
+                        started = True
+                        yield delta
+            except (CallCut, StoreError):
+                raise
+            except Exception as error:
+                info = await self._blame(error, handle)
+                failed.append(handle)
+                if not started and info.status in FAILOVER_STATUSES and self._candidates(call, failed):
+                    await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (len(failed) - 1)))
+                    continue
+                raise RequestError(info) from error
+            handle.succeeded()
+            ends = turn.final_deltas()
+            await self._record_whole(call, turn)
+            call.finish(turn)
+            for delta in ends:
+                yield delta
+            return
+
+    async def _announce(self, call: Call, *, again: bool) -> None:
+        """Write that the call has begun, where a log outlives this process."""
+        call.sent_at = time.time()
+        session = call.recorded_session
+        if session is not None and session.durable and not again:
+            await session.append(
+                CallBegun(call_id=call.id, request_id=call.origin.request_id, begun_at=call.sent_at)
             )
-        _check_parameters(request, handle)
+
+    async def _note_failed(self, call: Call, error: Exception) -> None:
+        session = call.recorded_session
+        if session is not None and call.id in session.record.begun:
+            await session.append(CallFailed(call_id=call.id, reason=str(error)))
+
+    def _too_long(self) -> ErrorInfo:
+        return ErrorInfo(
+            status=504,
+            message=f"the answer took longer than server.request_timeout_s = {self._request_timeout_s:g}",
+            code="timeout",
+        )
+
+    async def _select(self, call: Call, failed: list[BackendHandle]) -> BackendHandle:
+        candidates = self._candidates(call, failed)
+        chosen = await self._plugins.ask(
+            "select_backend",
+            request=call.request,
+            session=call.session.info,
+            backends=[candidate.view for candidate in candidates],
+        )
+        handle = candidates[0]
+        if chosen is not None:
+            found = [candidate for candidate in candidates if candidate.view is chosen.value]
+            if not found:
+                names = ", ".join(candidate.name for candidate in candidates)
+                raise failure(
+                    chosen.plugin,
+                    f"select_backend chose {chosen.value.name} of {chosen.value.model}, which is none of: {names}",
+                )
+            handle = found[0]
+        _check_parameters(call.request, handle)
         return handle
 
-    def _others(
-        self, model: Model, session: Session | None, failed: list[BackendHandle]
-    ) -> list[BackendHandle]:
-        pinned_url = session.info.base_url if session and session.info.model_name == model.name else None
-        return [handle for handle in model.candidates(pinned_url) if handle not in failed]
+    def _candidates(self, call: Call, failed: list[BackendHandle]) -> list[BackendHandle]:
+        info, model = call.session.info, call.model
+        pin = info.base_url if info is not None and info.model_name == model.name else None
+        return [handle for handle in model.candidates(pin) if handle not in failed]
 
-    async def _turn(
-        self,
-        request: ChatRequest,
-        session: Session | None,
-        model: Model,
-        handle: BackendHandle,
-        completion: Completion,
-    ) -> Turn:
-        forest = _forest(session)
-        info = session.info if session else None
-        if isinstance(handle.backend, ChatBackend):
+    async def _turn(self, call: Call, handle: BackendHandle) -> Turn:
+        request, model, backend = call.request, call.model, handle.backend
+        record, info = call.session.record, call.session.info
+        if isinstance(backend, ChatBackend):
             if request.prompt is not None:
                 raise BadRequest(f"model {model.name!r} answers chats only, no raw prompts", param="prompt")
-            conversation = NOWHERE
-            if session is not None:
-                conversation = place(request, forest, model=model.name, tokens=False)
-            readers = (
-                await readers_for(self._plugins, request, info, model) if handle.backend.raw_text else None
-            )
-            return ChatTurn(request, handle, completion, conversation=conversation, readers=readers)
+            placement = Placement(
+                Context(model.name)
+            )  # without a session, finding it would be work for nothing
+            if call.recorded_session is not None:
+                placement = find_parent(request, record, model=model.name, tokens=False)
+            readers = await readers_for(self._plugins, request, info, model) if backend.raw_text else None
+            return ChatTurn(request, handle, backend=backend, placement=placement, readers=readers)
+        assert isinstance(backend, TokenBackend)  # noqa: S101 - the plugin manager lets no other kind in
         request = constrained(request, handle)
-        prompt = await prepare(request, forest, model)
-        readers = await readers_for(self._plugins, request, info, model, prompt_tail=prompt.tail)
+        prompt = await prepare(request, record, model)
         return TokenTurn(
-            request, handle, completion, prompt=prompt, renderer=model.tokenizing, readers=readers
+            request,
+            handle,
+            backend=backend,
+            prompt=prompt,
+            renderer=model.tokenizing,
+            readers=await readers_for(self._plugins, request, info, model, prompt_tail=prompt.tail),
+            session=call.session.id,
+            request_id=call.origin.request_id,
         )
 
     async def _blame(self, error: Exception, handle: BackendHandle) -> ErrorInfo:
@@ -196,7 +286,7 @@ class Pipeline:
         if isinstance(error, PluginError):
             log.error("%s", error, exc_info=error)
         elif info.status in UNHEALTHY_STATUSES and not isinstance(error, RequestError):
-            if info.status == 500 and info.message == str(error) and not isinstance(error, UpstreamError):
+            if info.status == 500 and info.message == str(error) and not _is_an_answer(error):
                 info = self._named(info, error, handle)
             handle.failed(info.message)
             log.warning("backend %s of %s failed: %s", handle.name, handle.model, info.message)
@@ -209,53 +299,87 @@ class Pipeline:
         message = f"backend {handle.name} (plugin {handle.plugin}) raised {type(error).__name__}: {error}"
         return msgspec.structs.replace(info, message=message)
 
-    async def _record(self, session: Session | None, turn: Turn, *, aborted: bool = False) -> list[Node]:
+    async def _record_whole(self, call: Call, turn: Turn) -> None:
+        """Record a turn that has ended, to the end also where the client leaves meanwhile."""
+        if call.recorded_session is None:
+            self.counts["drifted"] += turn.drifted
+            return
+        recording = self._in_background(self._record(call, turn))
+        try:
+            await asyncio.shield(recording)
+        except asyncio.CancelledError:
+            self._in_background(self._left_while_recording(call, recording))
+            raise
+
+    async def _left_while_recording(self, call: Call, recording: "asyncio.Task[None]") -> None:
+        await recording
+        await call.left()
+
+    async def _record_cut(self, call: Call, info: ErrorInfo) -> None:
+        """Record what came of a call that was ended early by the server."""
+        if call.turn is not None and not call.nodes:
+            await self._record(call, call.turn, aborted=True, error=info.message)
+        await self._note_failed(call, CallCut(info))
+
+    async def _record_left(self, call: Call, turn: Turn | None) -> None:
+        """Record what came of a call that its client has left."""
+        if turn is not None and not call.nodes:
+            await self._record(call, turn, aborted=True)
+        await self._note_failed(call, RuntimeError("the client left before anything was generated"))
+
+    async def _record(
+        self, call: Call, turn: Turn, *, aborted: bool = False, error: str | None = None
+    ) -> None:
         """Store what the turn generated, then tell the plugins."""
         self.counts["drifted"] += turn.drifted
-        entry = turn.entry(session.forest, aborted=aborted) if session is not None else None
-        if session is None or entry is None:
-            return []
-        nodes = await session.append(entry)
-        for node in nodes:
+        session = call.recorded_session
+        recorded = turn.recorded(aborted=aborted, error=error) if session is not None else None
+        if session is None or recorded is None:
+            return
+        placement = recorded.placement
+        usage = turn.usage()
+        entry = CallRecorded(
+            call_id=call.id,
+            parent_id=placement.parent.id if placement.parent is not None else None,
+            after_id=placement.after.id if placement.after is not None else None,
+            context=placement.context,
+            definitions=placement.definitions,
+            prompt=recorded.prompt,
+            outputs=tuple(recorded.outputs),
+            branch_note=placement.note,
+            notes=tuple(turn.notes),
+            backend=turn.handle.name,
+            asked_model=call.asked_model,
+            sampling=turn.sampling,
+            dialect=call.origin.dialect,
+            client=call.origin.client,
+            request_id=call.origin.request_id,
+            streamed=call.request.stream,
+            times=Times(call.origin.received, call.sent_at, call.first_token_at, time.time()),
+            usage=TokenCounts(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
+            reply_id=call.completion.id,
+            kept=call.request.keep,
+            num_instructions=call.request.num_instructions,
+        )
+        call.nodes = await session.append(entry)
+        if call.nodes and call.request.prompt is None:
+            session.record.forest.remember(
+                call.nodes[0], call.request.messages, placement.after, placement.kept
+            )
+        await self._tell(call, session, aborted=aborted)
+
+    async def _tell(self, call: Call, session: Session, *, aborted: bool) -> None:
+        """Count the recorded nodes, and tell the plugins of them."""
+        for node in call.nodes:
             self.counts["nodes"] += 1
             self.counts["untrainable"] += not node.trainable
             self.counts["aborted"] += aborted
             if not node.trainable and node.has_tokens:
-                log.warning(
-                    "session %s: node %s is untrainable: %s",
-                    session.info.uuid,
-                    node.id,
-                    node.output.untrainable_reason,
-                )
-            seen = view(node, tree=session.info.track_tree, decode=self._models[node.call.model].decode)
-            await self._plugins.notify("record_node", session=session.info, node=seen)
-        return nodes
-
-    async def _keep_reply(self, asked: ChatRequest, session: Session | None, completion: Completion) -> None:
-        """Keep a reply that a later request may refer to by its id."""
-        if session is not None and asked.keep:
-            previous, new = asked.previous_id, asked.messages[asked.num_instructions :]
-            if previous is None:
-                previous, repeated = session.repeated(new)
-                new = new[repeated:]
-            messages = [*new, *map(as_message, completion.choices[:1])]
-            await session.append(ReplyKept(id=completion.id, previous_id=previous, messages=messages))
-
-    async def _record_whole(self, session: Session | None, turn: Turn) -> list[Node]:
-        """Record a turn that has ended, to the end also where the client leaves meanwhile: it is aborted then."""
-        if session is None:
-            return await self._record(None, turn)
-        recording = self._in_background(self._record(session, turn))
-        try:
-            return await asyncio.shield(recording)
-        except asyncio.CancelledError:
-            self._in_background(self._not_delivered(session, recording))
-            raise
-
-    async def _not_delivered(self, session: Session, recording: "asyncio.Task[list[Node]]") -> None:
-        nodes = await recording
-        if nodes:
-            await session.deliver([node.id for node in nodes], "aborted")
+                reason = node.output.untrainable_reason
+                log.warning("session %s: node %s is untrainable: %s", session.id, node.id, reason)
+            if self._plugins.order("record_node"):
+                seen = view(session.record, node, tree=session.info.track_tree, decode=self._models.decode)
+                await self._plugins.notify("record_node", session=session.info, node=seen)
 
     def _in_background(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Finish work that must not be lost with the request it belongs to."""
@@ -265,14 +389,17 @@ class Pipeline:
         return task
 
 
-def _earlier(request: ChatRequest, session: Session | None) -> list[Message]:
-    if request.previous_id is None:
-        return []
-    if session is None:
+def _earlier(previous_id: str, session: Session | Unrecorded) -> list[Message]:
+    if not isinstance(session, Session):
         raise BadRequest(
             "a reply can be referred to by its id only within a session", param="previous_response_id"
         )
-    return session.conversation(request.previous_id)
+    return session.record.conversation_of(previous_id)
+
+
+def _is_an_answer(error: Exception) -> bool:
+    """Whether an exception tells of an upstream's answer, as the SDKs' own do, and not of a fault in the plugin."""
+    return isinstance(error, UpstreamError) or isinstance(getattr(error, "status_code", None), int)
 
 
 def _check_parameters(request: ChatRequest, handle: BackendHandle) -> None:
@@ -284,7 +411,3 @@ def _check_parameters(request: ChatRequest, handle: BackendHandle) -> None:
             f"backend {handle.name} of model {handle.model!r} takes no parameter {unknown[0]!r}",
             param=unknown[0],
         )
-
-
-def _forest(session: Session | None) -> Forest:
-    return session.forest if session is not None else Forest()

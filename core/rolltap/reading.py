@@ -7,9 +7,9 @@ dropped, as it is at either end of an output with calls; an output without calls
 
 from collections.abc import Iterable
 
-from rolltap.bases.calls import arguments_from_json, calls_from_json
-from rolltap.bases.marks import Held
-from rolltap.bases.parsing import CallFragment, Reasoning, ReasoningParser, ToolParser
+from rolltap.bases.parsers import CallFragment, Reasoning, ReasoningParser, ToolParser
+from rolltap.parsing.calls import arguments_from_json, calls_from_json
+from rolltap.parsing.marks import Held
 from rolltap.types.chat import ToolCall, ToolChoice
 
 Piece = str | Reasoning | ToolCall

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from rolltap.bases.backends import BackendHandle
+from rolltap.backend_handle import BackendHandle
 from rolltap.errors import BadRequest
 from rolltap.types.chat import Sampling
-from rolltap.types.record import SessionInfo
+from rolltap.types.ledger import Limits, SessionInfo
 from rolltap.wording import suggestion
 
 T = TypeVar("T")
@@ -39,6 +39,9 @@ class SessionRequest(Struct):
     model: str | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    group: str = ""
+    labels: dict[str, Any] = field(default_factory=dict)
+    limits: Limits = Limits()
 
 
 def session_request(body: Mapping[str, Any]) -> SessionRequest:
@@ -66,6 +69,9 @@ def new_info(wanted: SessionRequest, *, model: str, tool_parser: str, base_url: 
         track_tree=wanted.track_tree,
         sampling=wanted.sampling,
         metadata=wanted.metadata,
+        group=wanted.group,
+        labels=wanted.labels,
+        limits=wanted.limits,
         created_at=time.time(),
     )
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from rolltap import JsonToolParser, ToolParser, hookimpl
+from rolltap import ToolParser, hookimpl
+from rolltap.parsing import JsonToolParser
 
 
 class HermesToolParser(JsonToolParser):

@@ -7,7 +7,7 @@ them are cooling down, the one that is ready first is tried, since an answer may
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from rolltap import BackendHandle, ChatRequest, SessionInfo, hookimpl
+from rolltap import BackendView, ChatRequest, SessionInfo, hookimpl
 
 REMEMBERED_SESSIONS = 100_000
 """How many sessions' backends are remembered; the one asked for longest ago is forgotten first."""
@@ -22,30 +22,30 @@ class StickyRouter:
         self._turns: dict[tuple[str, str], int] = {}
         self._turn = 0
 
-    def select(self, session: SessionInfo | None, backends: Sequence[BackendHandle]) -> BackendHandle:
+    def select(self, session: SessionInfo | None, backends: Sequence[BackendView]) -> BackendView:
         """One of `backends`, of which there is at least one."""
         healthy = [backend for backend in backends if backend.healthy]
         if not healthy:
-            chosen = min(backends, key=lambda backend: backend.unhealthy_until)
+            chosen = min(backends, key=lambda backend: backend.retry_in_s)
         else:
             chosen = self._same(session, healthy) or self._least_loaded(healthy)
         self._remember(session, chosen)
         return chosen
 
-    def _same(self, session: SessionInfo | None, healthy: Sequence[BackendHandle]) -> BackendHandle | None:
+    def _same(self, session: SessionInfo | None, healthy: Sequence[BackendView]) -> BackendView | None:
         if session is None:
             return None
         name = self._last.get((session.uuid, healthy[0].model))
         return next((backend for backend in healthy if backend.name == name), None)
 
-    def _least_loaded(self, healthy: Sequence[BackendHandle]) -> BackendHandle:
+    def _least_loaded(self, healthy: Sequence[BackendView]) -> BackendView:
         """Among equally loaded ones the one chosen longest ago, so that an idle set shares new sessions evenly."""
         return min(
             healthy,
             key=lambda backend: (backend.in_flight, self._turns.get((backend.model, backend.name), 0)),
         )
 
-    def _remember(self, session: SessionInfo | None, chosen: BackendHandle) -> None:
+    def _remember(self, session: SessionInfo | None, chosen: BackendView) -> None:
         self._turn += 1
         self._turns[chosen.model, chosen.name] = self._turn
         if session is None:
@@ -64,7 +64,7 @@ _router = StickyRouter()
 def select_backend(
     request: ChatRequest,  # noqa: ARG001  (a hook's arguments have fixed names)
     session: SessionInfo | None,
-    backends: Sequence[BackendHandle],
-) -> BackendHandle:
+    backends: Sequence[BackendView],
+) -> BackendView:
     """Always an answer."""
     return _router.select(session, backends)

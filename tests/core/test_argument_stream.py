@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltap import CallFragment, ToolCall, as_json
-from rolltap.bases.argument_stream import ArgumentStream
+from rolltap import ToolCall
+from rolltap.parsing import CallFragment, as_json
+from rolltap.parsing.argument_stream import ArgumentStream
 from rolltap.reading import OutputReader
 from rolltap.testing.parsing import assert_every_cut, read_pieces
 from rolltap_plugins.hermes import HermesToolParser

@@ -4,18 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltap import (
-    JsonToolParser,
-    TagToolParser,
-    ToolCall,
-    ToolParser,
-    arguments_from_json,
-    as_json,
-    calls_from_json,
-    mark_pattern,
-)
-from rolltap.bases.json_text import JsonScanner
-from rolltap.bases.marks import Marks
+from rolltap import TagToolParser, ToolCall, ToolParser
+from rolltap.parsing import JsonToolParser, arguments_from_json, as_json, calls_from_json, mark_pattern
+from rolltap.parsing.json_text import JsonScanner
+from rolltap.parsing.marks import Marks
 from rolltap.testing.parsing import assert_every_cut, read_pieces
 
 

@@ -50,12 +50,12 @@ async def test_another_backend_answers_and_the_failing_one_is_tried_again(rollta
         status, body = await server.post("/v1/chat/completions", CHAT)
         assert (status, body["choices"][0]["message"]["content"]) == (200, "Hi.")
     handle = server.app[MODELS].default.backends[0]
-    assert handle.failures == 1
+    assert not handle.view.healthy
     down.up = True
-    handle.unhealthy_until = 0.0
+    handle._retry_at = 0.0
     status, body = await server.post("/v1/chat/completions", CHAT)
     assert body["choices"][0]["message"]["content"] == "Back."
-    assert handle.failures == 0
+    assert handle.view.healthy
 
 
 @pytest.mark.parametrize("others", [1, 0])
@@ -77,7 +77,7 @@ async def test_a_rate_limit_is_left_for_the_next_backend_and_told_of_where_there
         assert (response.status, response.headers.get("retry-after")) == (
             (200, None) if others else (429, "7")
         )
-    assert server.app[MODELS].default.backends[0].healthy
+    assert server.app[MODELS].default.backends[0].view.healthy
 
 
 async def test_a_client_error_of_the_engine_is_not_tried_elsewhere(rolltap_serve, rolltap_tokenizer):
@@ -95,7 +95,7 @@ async def test_a_client_error_of_the_engine_is_not_tried_elsewhere(rolltap_serve
     status, body = await server.post("/v1/chat/completions", CHAT)
     assert (status, body["error"]["message"]) == (400, "bad guided regex")
     assert other.calls == []
-    assert server.app[MODELS].default.backends[0].healthy
+    assert server.app[MODELS].default.backends[0].view.healthy
 
 
 async def test_a_session_stays_at_its_backend(rolltap_serve, rolltap_tokenizer):
@@ -284,7 +284,7 @@ class TestChatBackends:
             assert (status, body["choices"][0]["message"]["content"]) == (200, answer)
             messages = [*messages, {"role": "assistant", "content": answer}, USER]
         trainable = [node["metadata"]["trainable"] for node in await server.nodes(session)]
-        assert trainable == [False, True]
+        assert trainable == [True, False]
         sent = token.calls[1].prompt_ids
         assert sent[: len(token.calls[0].prompt_ids)] == token.calls[0].prompt_ids
 
@@ -295,7 +295,7 @@ async def test_tokens_that_just_stop(rolltap_serve, rolltap_tokenizer, explicitl
         tokenizer = rolltap_tokenizer
         ends_explicitly = explicitly
 
-        async def generate(self, prompt_ids, sampling):
+        async def generate(self, request):
             yield rolltap.TokenDelta(token_ids=[72, 73], logprobs=[-0.1, -0.2])
 
     server = await rolltap_serve(Stopping())

@@ -78,12 +78,21 @@ async def test_a_wrong_field_is_named(server, body, field):
 
 
 async def test_an_unknown_model_lists_the_known(server):
-    error = await rejected(
-        server, await server.session(), {"model": "nonesuch", "messages": [USER]}, status=404
-    )
+    status, body = await server.post("/v1/chat/completions", {"model": "nonesuch", "messages": [USER]})
+    assert status == 404
+    error = body["error"]
     assert error["code"] == "model_not_found"
     assert "'nonesuch'" in error["message"]
     assert "test-model" in error["message"]
+
+
+async def test_in_a_session_an_unknown_model_is_the_sessions_own(server):
+    session = await server.session()
+    body = {"model": "claude-haiku-4-5", "messages": [USER]}
+    status, answer = await server.post(f"/{session}/v1/chat/completions", body)
+    assert (status, answer["model"]) == (200, "test-model")
+    (node,) = await server.nodes(session)
+    assert (node["metadata"]["model"], node["metadata"]["asked_model"]) == ("test-model", "claude-haiku-4-5")
 
 
 async def test_a_body_over_the_limit(server):

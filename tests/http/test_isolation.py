@@ -8,6 +8,7 @@ import pytest
 
 import rolltap
 from rolltap import ChatDelta, ErrorInfo, TokenDelta
+from rolltap.backend_handle import BackendHandle
 from rolltap.testing import ScriptedChatBackend, ScriptedTokenBackend
 
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}]
@@ -94,8 +95,8 @@ REQUESTS = {
     ),
     "a foreign backend": (
         plugin(
-            select_backend=lambda: rolltap.BackendHandle(
-                ScriptedChatBackend(), name="other", kind="given", model="another"
+            select_backend=lambda: (
+                BackendHandle(ScriptedChatBackend(), name="other", kind="given", model="another").view
             )
         ),
         "Mine: select_backend chose other of another, which is none of: given-0",
@@ -175,7 +176,7 @@ class Hanging(rolltap.ChatBackend):
 
 
 class Mistaken(rolltap.TokenBackend):
-    async def generate(self, prompt_ids, sampling):
+    async def generate(self, request):
         yield ChatDelta(text="a")
 
 
@@ -353,7 +354,7 @@ async def test_what_a_classifier_says_is_what_the_client_is_told(rolltap_serve):
 
 async def test_nothing_of_this_is_in_the_way_of_a_good_token_backend(rolltap_serve, rolltap_tokenizer):
     class Good(rolltap.TokenBackend):
-        async def generate(self, prompt_ids, sampling):
+        async def generate(self, request):
             yield TokenDelta(token_ids=[5], logprobs=[-0.5], finish_reason="stop")
 
     server = await rolltap_serve(Good(), model={"tokenizer": rolltap_tokenizer})

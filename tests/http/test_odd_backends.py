@@ -28,7 +28,7 @@ class Tokens(TokenBackend):
         self.tokenizer = tokenizer
         self.deltas = deltas
 
-    async def generate(self, prompt_ids, sampling):
+    async def generate(self, request):
         for delta in self.deltas:
             if isinstance(delta, BaseException):
                 raise delta

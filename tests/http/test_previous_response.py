@@ -5,9 +5,9 @@ from typing import Any
 import openai
 import pytest
 
-from rolltap import Store, decode_entry, encode_entry, hookimpl
+from rolltap import Store, hookimpl
+from rolltap.record import CallRecorded, SessionCreated, decode_entry, encode_entry
 from rolltap.testing import MODEL, ScriptedTokenBackend, assert_exact
-from rolltap.types.record import ReplyKept
 
 CALL = '<tool_call>\n{"name": "run", "arguments": {"cmd": "ls"}}\n</tool_call>'
 TOOLS: Any = [{"type": "function", "name": "run", "parameters": {"type": "object"}, "strict": False}]
@@ -20,15 +20,21 @@ class LogStore(Store):
         self.logs: dict[str, list[bytes]] = {}
 
     async def append(self, session, entry):
-        log = self.logs.setdefault(session, [])
+        if isinstance(entry, SessionCreated):
+            self.logs.setdefault(session, [])
+        log = self.logs[session]
         log.append(encode_entry(entry))
         return len(log)
 
     async def read(self, session, after=0):
         return [(n, decode_entry(data)) for n, data in enumerate(self.logs.get(session, ()), 1) if n > after]
 
-    async def sessions(self):
-        return list(self.logs)
+    async def sessions(self, *, after="", limit=1000):
+        ids = list(self.logs)
+        return ids[ids.index(after) + 1 if after else 0 :][:limit]
+
+    async def claim(self, key, ttl_s):
+        raise AssertionError("nobody asks")
 
     async def delete(self, session):
         self.logs.pop(session, None)
@@ -157,12 +163,15 @@ async def test_what_is_kept_grows_with_what_is_new(start):
     items: list[Any] = []
     for turn in range(turns):
         items.append({"role": "user", "content": f"Question {turn}"})
-        answer = await ask(client, input=items, instructions=f"Rule {turn}", tools=TOOLS)
+        answer = await ask(client, input=items, instructions="Rule", tools=TOOLS)
         items += answer.output
         if answer.output[0].type == "function_call":
             items.append({"type": "function_call_output", "call_id": answer.output[0].call_id, "output": "a"})
-    kept = [entry for _, entry in await store.read(session) if isinstance(entry, ReplyKept)]
-    assert sum(len(entry.messages) for entry in kept) == 2 * turns + 1
+    calls = [entry for _, entry in await store.read(session) if isinstance(entry, CallRecorded)]
+    assert (
+        sum(len(call.prompt.messages) for call in calls) == 1 + turns + 1
+    )  # the rule, questions, the call's result
+    assert [len(call.definitions) for call in calls] == [1] + [0] * (len(calls) - 1)  # the tools, once
     await ask(client, input="So?", previous_response_id=answer.id, instructions="Rule", tools=TOOLS)
     by_id = backend.calls[-1].prompt_ids
     items.append({"role": "user", "content": "So?"})

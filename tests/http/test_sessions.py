@@ -68,7 +68,8 @@ async def test_sessions_are_listed(server):
     assert [session["uuid"] for session in listed] == made
     assert [session["num_nodes"] for session in listed] == [0, 1, 0]
     assert set(listed[0]) == {
-        "uuid", "model_name", "tool_parser", "base_url", "created_at", "last_accessed", "num_nodes",
+        "uuid", "model_name", "tool_parser", "base_url", "created_at", "last_accessed", "num_nodes", "num_calls",
+        "num_tokens", "group", "labels", "state", "in_flight",
     }  # fmt: skip
 
 
@@ -143,7 +144,8 @@ async def test_an_unused_session_expires(server):
     sessions = server.app[SESSIONS]
     await sessions.expire()
     assert session in sessions
-    sessions.get(session).last_accessed -= 86400 + 1
+    (await sessions.get(session)).last_accessed -= 86400 + 1
+    sessions._known[session] -= 86400 + 1
     await sessions.expire()
     assert session not in sessions
 
@@ -212,6 +214,7 @@ async def test_a_session_deleted_in_flight_drops_its_record(rolltap_serve, rollt
     await asyncio.sleep(0.1)
     async with server.http.delete(f"/{session}") as response:
         assert response.status == 200
-    assert (await call)[0] == 200
+    status, body = await call
+    assert (status, body["error"]["code"]) == (404, "session_not_found")
     async with server.http.get("/health") as response:
         assert (await response.json())["sessions"] == 0

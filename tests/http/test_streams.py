@@ -34,9 +34,9 @@ def held(tokenizer, event, text="~"):
     """A token backend that says nothing before an event."""
 
     class Held(ScriptedTokenBackend):
-        async def generate(self, prompt_ids, sampling):
+        async def generate(self, request):
             await event.wait()
-            async for delta in super().generate(prompt_ids, sampling):
+            async for delta in super().generate(request):
                 yield delta
 
     return Held(tokenizer, lambda ids, sampling: text)
@@ -100,7 +100,7 @@ async def test_a_refusal_after_the_first_bytes_is_told_inside_the_stream(
     go_on = asyncio.Event()
 
     class Refusing(ScriptedTokenBackend):
-        async def generate(self, prompt_ids, sampling):
+        async def generate(self, request):
             await go_on.wait()
             raise UpstreamError("no room for you", status=503)
             yield
@@ -143,7 +143,7 @@ class TestAnswersOfTheSDKs:
 
     @pytest.mark.parametrize("in_session", [False, True])
     async def test_an_unknown_model_is_refused_in_anthropics_words(self, rolltap_serve, in_session):
-        server = await rolltap_serve(ScriptedChatBackend())
+        server = await rolltap_serve(ScriptedChatBackend(), config={"server": {"unknown_model": "error"}})
         base = f"{server.url}/{await server.session()}" if in_session else server.url
         async with anthropic.AsyncAnthropic(base_url=base, api_key="x", max_retries=0) as client:
             with pytest.raises(anthropic.NotFoundError) as caught:

@@ -12,7 +12,8 @@ import openai
 import pytest
 from yarl import URL
 
-from rolltap import BackendHandle, BadRequest, ChatBackend, UpstreamError
+from rolltap import BadRequest, ChatBackend, UpstreamError
+from rolltap.backend_handle import BackendHandle
 from rolltap_plugins.errors import classify, classify_error
 from wire_clients import http_library
 
@@ -266,7 +267,7 @@ class Silent(ChatBackend):
 
 
 def test_exception_without_words_is_described_with_its_backend():
-    handle = BackendHandle(Silent(), name="gpu-1", kind="vllm", model="tiny")
+    handle = BackendHandle(Silent(), name="gpu-1", kind="vllm", model="tiny").view
     assert classify_error(TimeoutError(), handle).message == "The backend gpu-1 did not answer in time."
     assert classify_error(TimeoutError(), None).message == "The backend did not answer in time."
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolltap import BackendHandle, ChatBackend, ChatRequest, SessionInfo
+from rolltap import ChatBackend, ChatRequest, SessionInfo
+from rolltap.backend_handle import BackendHandle
 from rolltap_plugins import routing
 
 
@@ -17,7 +18,7 @@ class Never(ChatBackend):
 
 
 def handles(count, model="tiny"):
-    return [BackendHandle(Never(), name=f"b{at}", kind="never", model=model) for at in range(count)]
+    return [BackendHandle(Never(), name=f"b{at}", kind="never", model=model).view for at in range(count)]
 
 
 def session(uuid="s"):
@@ -25,7 +26,7 @@ def session(uuid="s"):
 
 
 def cool_down(handle, seconds=60.0):
-    handle.unhealthy_until = time.monotonic() + seconds
+    handle._handle._retry_at = time.monotonic() + seconds
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_unhealthy_backend_is_left_out_and_the_session_moves_for_good(router):
     assert router.select(session(), backends) is first
     cool_down(first)
     assert router.select(session(), backends) is second
-    first.unhealthy_until = 0.0
+    first._handle._retry_at = 0.0
     assert router.select(session(), backends) is second
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rolltap import ConfigError, SessionCreated, SessionDeleted, SessionInfo
+from rolltap import ConfigError, SessionInfo
+from rolltap.record import SessionCreated, SessionDeleted
 from rolltap_plugins.stores import memory
 
 CREATED = SessionCreated(SessionInfo(uuid="a", model_name="tiny", tool_parser="hermes"))

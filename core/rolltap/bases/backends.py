@@ -1,21 +1,14 @@
 """What backends subclass, and how the core sees a configured one."""
 
-import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
 from rolltap.types.chat import ChatRequest, Sampling
-from rolltap.types.generation import ChatDelta, TokenDelta
-
-log = logging.getLogger(__name__)
+from rolltap.types.generation import ChatDelta, TokenDelta, TokenRequest
 
 SAMPLING_PARAMETERS = frozenset(Sampling.__struct_fields__) - {"extra"}
 """Every parameter that `Sampling` has a name for."""
-
-MAX_COOL_DOWN_S = 60.0
-"""The longest that a failing backend is left out before it is tried again."""
 
 
 class Backend(ABC):
@@ -50,9 +43,13 @@ class Backend(ABC):
 class TokenBackend(Backend):
     """A backend that works in tokens: ids in, ids and logprobs out."""
 
+    stops_at_strings: ClassVar[bool] = False
+    """Whether it ends a choice at `sampling.stop` itself. Else it is always asked for a stream where a request has stop
+    strings, and ended once one is found."""
+
     @abstractmethod
-    def generate(self, prompt_ids: list[int], sampling: Sampling) -> AsyncIterator[TokenDelta]:
-        """Generate `sampling.n` choices after `prompt_ids`; yield tokens as they come.
+    def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
+        """Generate `request.sampling.n` choices after `request.prompt_ids`; yield tokens as they come.
 
         An async generator. Closing it (or cancelling the task that reads it) must stop the engine's work.
         """
@@ -70,59 +67,47 @@ class ChatBackend(Backend):
         """Answer the request; yield deltas as they come. An async generator, to be closed like `generate`."""
 
 
-class BackendHandle:
-    """One configured backend of a model, with what `select_backend` needs to choose.
+class BackendView(ABC):
+    """A configured backend of a model as plugins see it: nothing of it can be set."""
 
-    `name` is unique in its model; `base_url` is what a session pins ("" where the backend has no address); `plugin` made
-    it; it may be silent for `time_limit_s` within an answer (None: for as long as it likes).
-    """
-
-    def __init__(
-        self,
-        backend: Backend,
-        *,
-        name: str,
-        kind: str,
-        model: str,
-        base_url: str = "",
-        plugin: str = "",
-        time_limit_s: float | None = None,
-    ) -> None:
-        self.backend = backend
-        self.plugin = plugin
-        self.time_limit_s = time_limit_s
-        self.name = name
-        self.kind = kind
-        self.model = model
-        self.base_url = base_url
-        self.in_flight = 0
-        self.failures = 0
-        self.unhealthy_until = 0.0
-        self.last_error: str | None = None
-        self._said: set[str] = set()
+    __slots__ = ()
 
     @property
+    @abstractmethod
+    def name(self) -> str:
+        """Unique in its model, such as "vllm-0"."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The `kind` of its table in the config."""
+
+    @property
+    @abstractmethod
+    def model(self) -> str:
+        """The model that it answers for."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Its address, which a session may be pinned to; "" where it has none."""
+
+    @property
+    @abstractmethod
     def healthy(self) -> bool:
-        """Whether it may be asked now: it has not failed, or its cool-down is over and it may be tried again."""
-        return time.monotonic() >= self.unhealthy_until
+        """Whether it may be asked now: it has not failed, or may be tried again."""
 
-    def warn_once(self, shortcoming: str) -> None:
-        """Log what is unsafe about it, the first time that shows."""
-        if shortcoming not in self._said:
-            self._said.add(shortcoming)
-            log.warning("backend %s of %s %s", self.name, self.model, shortcoming)
+    @property
+    @abstractmethod
+    def retry_in_s(self) -> float:
+        """Seconds until it may be tried again; 0.0 for a healthy one."""
 
-    def succeeded(self) -> None:
-        """It answered: no cool-down any more."""
-        self.failures = 0
-        self.unhealthy_until = 0.0
-        self.last_error = None
+    @property
+    @abstractmethod
+    def in_flight(self) -> int:
+        """How many requests it is answering."""
 
-    def failed(self, reason: str) -> None:
-        """It could not be reached or used: left out for a while, longer each time in a row."""
-        self.failures += 1
-        self.last_error = reason
-        self.unhealthy_until = time.monotonic() + min(MAX_COOL_DOWN_S, 2.0 ** (self.failures - 1))
-
-    def __repr__(self) -> str:
-        return f"<BackendHandle {self.name} of {self.model}, {self.in_flight} in flight>"
+    @property
+    @abstractmethod
+    def last_error(self) -> str | None:
+        """What it failed with last; None since it last answered."""

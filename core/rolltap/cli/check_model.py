@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from rolltap.bases.backends import Backend, BackendHandle, TokenBackend
+from rolltap.backend_handle import BackendHandle
+from rolltap.bases.backends import Backend, TokenBackend
 from rolltap.rendering import Renderer, probe
 from rolltap.types.chat import ChatRequest, Message
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from rolltap.config import BackendConfig, ModelConfig
     from rolltap.plugins import Plugins
 
-_TINY = ChatRequest(messages=[Message(role="user", content="Hello.")])
+_TINY = ChatRequest(messages=(Message(role="user", content="Hello."),))
 
 
 class Line(Struct, frozen=True):
@@ -103,12 +104,14 @@ async def _tokenizer(model: "ModelConfig", tokenizer: str) -> tuple[Renderer | N
 async def _route(model: "ModelConfig", plugins: "Plugins", handles: list[BackendHandle]) -> Line:
     subject = f"model {model.name}, select_backend"
     try:
-        found = await plugins.ask("select_backend", request=_TINY, session=None, backends=handles)
+        found = await plugins.ask(
+            "select_backend", request=_TINY, session=None, backends=[handle.view for handle in handles]
+        )
     except Exception as error:  # noqa: BLE001 - as above
         return Line("problem", subject, reason(error))
     if found is None:
         return Line("ok", subject, f"{handles[0].name}, the first: no plugin chooses")
-    if found.value not in handles:
+    if all(found.value is not handle.view for handle in handles):
         return Line("problem", subject, f"{found.plugin} chose {found.value!r}, which is none of the model's")
     return Line("ok", subject, f"{found.value.name}, by {found.plugin}")
 

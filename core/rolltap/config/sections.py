@@ -28,6 +28,9 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     request_timeout_s: Seconds = 1200
     max_sessions: Count = 10000
     session_ttl_s: Seconds = 86400
+    """Counted from the end of the session's last call."""
+    unknown_model: Literal["session", "error"] = "session"
+    """In a session, a request for a model that is not configured is answered by the session's own, or refused."""
     max_in_flight: Count = 512
     """Upstream requests at once, for each backend."""
     max_queued: CountOrNone = 4096

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from rolltap.bases.backends import BackendHandle, ChatBackend, TokenBackend
+from rolltap.bases.backends import BackendView, ChatBackend, TokenBackend
 from rolltap.bases.converters import MessageConverter
-from rolltap.bases.parsing import ReasoningParser, ToolParser
+from rolltap.bases.parsers import ReasoningParser, ToolParser
 from rolltap.bases.stores import Store
 from rolltap.errors import ErrorInfo
 
@@ -36,7 +36,7 @@ _ALLOWED: Mapping[str, tuple[Callable[[object], bool], str]] = {
     ),
     "create_backend": (_one_of(TokenBackend, ChatBackend), "a TokenBackend or a ChatBackend"),
     "message_converter": (_one_of(MessageConverter), "a MessageConverter"),
-    "select_backend": (_one_of(BackendHandle), "one of the backends it was given"),
+    "select_backend": (_one_of(BackendView), "one of the backends it was given"),
     "classify_error": (_one_of(ErrorInfo), "an ErrorInfo"),
     "create_store": (_one_of(Store), "a Store"),
 }

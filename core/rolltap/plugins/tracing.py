@@ -51,7 +51,7 @@ def tracing() -> Iterator[Trace]:
 @contextmanager
 def step(trace: Trace, hook: str, arguments: Mapping[str, Any]) -> Iterator[Step]:
     """One hook being asked: `plugin` and `asked` are the caller's to set."""
-    sizes = {name: len(value) for name, value in arguments.items() if isinstance(value, list | dict)}
+    sizes = {name: len(value) for name, value in arguments.items() if isinstance(value, list | tuple | dict)}
     made = Step(hook=hook, asked=0, sizes=sizes)
     began = perf_counter()
     try:

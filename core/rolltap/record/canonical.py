@@ -10,14 +10,29 @@ from hashlib import blake2b
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
-from rolltap.types.chat import Message, ToolCall
-from rolltap.types.record import Context, Fingerprint
+from rolltap.types.chat import FilePart, ImagePart, Message, ToolCall
 
 _THINK_END = "</think>"
 
 
-def _digest(data: bytes) -> bytes:
+class Fingerprint(Struct, array_like=True, frozen=True):
+    """A message reduced to what tells it from another: hashes of its canonical content and calls."""
+
+    role: str
+    content: bytes
+    calls: bytes = b""
+    reasoning: bytes = b""
+    """Tells two outputs with the same answer apart; clients drop thinking, so no match depends on it."""
+
+    def same(self, other: "Fingerprint") -> bool:
+        """Whether the two say the same, thinking aside."""
+        return self.role == other.role and self.content == other.content and self.calls == other.calls
+
+
+def digest(data: bytes) -> bytes:
+    """A short hash: 16 bytes."""
     return blake2b(data, digest_size=16).digest()
 
 
@@ -35,7 +50,7 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, int | float):
         return _number(value)
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
@@ -62,7 +77,7 @@ def _arguments(call: ToolCall) -> Any:
 def _calls(calls: Sequence[ToolCall]) -> bytes:
     if not calls:
         return b""
-    return _digest(
+    return digest(
         orjson.dumps([[call.name, _arguments(call)] for call in calls], option=orjson.OPT_SORT_KEYS)
     )
 
@@ -79,37 +94,35 @@ def fingerprint(message: Message) -> Fingerprint:
         thinking, _, text = text.rpartition(_THINK_END)
         reasoning = reasoning or thinking.removeprefix("<think>")
     content = _encode(text.strip())
-    for image in message.images:
-        content += b"\0" + _encode(image.url)
+    if isinstance(message.content, tuple):
+        for part in message.content:
+            if isinstance(part, ImagePart | FilePart):
+                content += b"\0" + _encode(part.url or str(sorted(part.extra.items())))
     return Fingerprint(
         role="system" if message.role == "developer" else message.role,
-        content=_digest(content),
+        content=digest(content),
         calls=_calls(message.tool_calls),
-        reasoning=_digest(_encode(reasoning.strip())) if reasoning.strip() else b"",
+        reasoning=digest(_encode(reasoning.strip())) if reasoning.strip() else b"",
     )
 
 
-def context(model: str, tools: Iterable[Mapping[str, Any]], template_kwargs: Mapping[str, Any]) -> Context:
-    """What a conversation stands on. The order of tools and of their keys does not count."""
-    return Context(
-        model=model,
-        tools=_digest(b"\n".join(sorted(canonical_json(tool) for tool in tools))),
-        template_kwargs=_digest(canonical_json(template_kwargs)),
-    )
+def canonical_digest(value: Any) -> bytes:
+    """The digest of a JSON value in its canonical form."""
+    return digest(canonical_json(value))
 
 
-def chain_start(ctx: Context) -> bytes:
-    """The first link of a conversation's hash chain."""
-    return _digest(b"\0".join([ctx.model.encode(), ctx.tools, ctx.template_kwargs]))
+def tools_digest(tools: Iterable[Mapping[str, Any]]) -> bytes:
+    """The digest of a request's tools, in whatever order they come."""
+    return digest(b"\n".join(sorted(canonical_json(tool) for tool in tools)))
 
 
 def chain_next(previous: bytes, message: Fingerprint) -> bytes:
     """The link after `previous` for one more message."""
-    return _digest(b"".join([previous, message.role.encode(), b"\0", message.content, message.calls]))
+    return digest(b"".join([previous, message.role.encode(), b"\0", message.content, message.calls]))
 
 
 def chain(start: bytes, messages: Sequence[Fingerprint]) -> list[bytes]:
-    """A link for each message, each standing for the whole conversation up to it."""
+    """A link for each message, each standing for the whole conversation up to it; `start` is the context's digest."""
     links = []
     for message in messages:
         start = chain_next(start, message)

@@ -1,42 +1,72 @@
-"""The forest of a session: the fold of its log.
+"""The forest of a session: its trees of completions.
 
 A node is one completion: a prompt part (what the call added, not generated) and an output part (generated), below the
-node that the call extended. Only what is new is kept, so memory grows with new tokens, not with turns times length.
+node that the call extended. Only what is new is kept, so memory grows with new tokens, not with turns times length. What
+a node knows of its place (its key, its heir, why it branched) is found when it is added, in proportion to what is new.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from itertools import chain as concat
 from itertools import islice
 
-from rolltap.types.record import (
-    Context,
-    DeliveryChanged,
-    Entry,
-    Fingerprint,
-    NodesRecorded,
-    Output,
-    Prompt,
-    ReplyKept,
-    SessionCreated,
-    SessionDeleted,
-    unpack_ids,
-)
+from rolltap.record.canonical import Fingerprint, chain, chain_next, fingerprint
+from rolltap.record.definitions import Definitions
+from rolltap.types.chat import Message
+from rolltap.types.ledger import CallRecorded, Context, Delivery, Output, Prompt
+from rolltap.types.nodes import unpack_ids
 
 _MOST_COMPARED = 16
 """How many siblings, the latest, a new node is compared with to say why it is none of them: sessions that ask
 thousands of unrelated questions must not become slow."""
 
+_MOST_REMEMBERED = 4
+"""How many of the latest conversations are remembered as the client wrote them, to be compared message by message."""
+
 
 class Node:
     """A completion in its tree. `call` and its prompt are shared by the siblings that one call made."""
 
-    __slots__ = ("call", "children", "output", "parent")
+    __slots__ = (
+        "branch_reason",
+        "call",
+        "canonical",
+        "children",
+        "delivery",
+        "fingerprints",
+        "heir",
+        "key",
+        "num_messages",
+        "num_tokens",
+        "output",
+        "parent",
+        "rewards",
+        "said",
+    )
 
-    def __init__(self, call: NodesRecorded, output: Output, parent: "Node | None") -> None:
+    def __init__(self, call: CallRecorded, output: Output, parent: "Node | None") -> None:
         self.call = call
         self.output = output
         self.parent = parent
         self.children: list[Node] = []
+        self.heir: Node | None = None
+        """The child that goes on with the ancestors' trainable tokens: the first trainable one, else the first."""
+        self.delivery: Delivery = output.delivery
+        self.rewards: dict[str, float] = {}
+        self.branch_reason: str | None = None
+        """Why the call did not extend a leaf, in words; None where it did, or where it was the first."""
+        self.canonical = b""
+        """The digest of the context that the conversation stands on."""
+        self.key = b""
+        """The hash chain up to and including the output: what a later request is matched by; b"" for a raw prompt."""
+        self.fingerprints: Sequence[Fingerprint] = ()
+        """Of the prompt's messages."""
+        self.said: Fingerprint | None = None
+        """Of the output."""
+        self.num_messages = 0
+        """How many messages the conversation has, the output included."""
+        own = len(call.prompt.ids) // 4 + len(output.ids) // 4
+        self.num_tokens: int = own + (parent.num_tokens if parent is not None else 0)
+        """The length of the whole sequence."""
 
     @property
     def id(self) -> str:
@@ -49,6 +79,11 @@ class Node:
         return self.call.prompt
 
     @property
+    def model(self) -> str:
+        """The model that answered."""
+        return self.call.context.model
+
+    @property
     def trainable(self) -> bool:
         """Whether the output may be trained on."""
         return self.output.untrainable_reason is None
@@ -56,7 +91,7 @@ class Node:
     @property
     def has_tokens(self) -> bool:
         """Whether the sequence is known as ids; nodes of text-only backends are not."""
-        return bool(self.prompt.ids or self.output.ids)
+        return bool(self.call.prompt.ids or self.output.ids)
 
     def path(self) -> "list[Node]":
         """The nodes from the root to this one."""
@@ -68,13 +103,16 @@ class Node:
         nodes.reverse()
         return nodes
 
+    def packed_ids(self) -> bytes:
+        """The packed ids of the whole sequence, from the root's first to this output's last."""
+        parts: list[bytes] = []
+        for node in self.path():
+            parts += (node.call.prompt.ids, node.output.ids)
+        return b"".join(parts)
+
     def tokens(self) -> list[int]:
-        """The ids of the whole sequence, from the root's first to this output's last."""
-        return list(
-            concat.from_iterable(
-                concat(unpack_ids(node.prompt.ids), unpack_ids(node.output.ids)) for node in self.path()
-            )
-        )
+        """The ids of the whole sequence."""
+        return unpack_ids(self.packed_ids()).tolist()
 
     def last_id(self) -> int | None:
         """The sequence's last id; None for a text-only node."""
@@ -82,13 +120,31 @@ class Node:
         return unpack_ids(ids[-4:])[0] if ids else None
 
 
+class Match:
+    """The recorded conversation that a request goes on from."""
+
+    __slots__ = ("kept", "link", "new", "node")
+
+    def __init__(self, node: Node | None, kept: int, new: list[Fingerprint], link: bytes) -> None:
+        self.node = node
+        self.kept = kept
+        """How many of the request's messages it covers."""
+        self.new = new
+        """The fingerprints of the messages after those."""
+        self.link = link
+        """The hash chain up to the request's last message."""
+
+
 class Forest:
     """All trees of one session."""
 
-    def __init__(self) -> None:
+    def __init__(self, definitions: Definitions) -> None:
         self.roots: list[Node] = []
+        self.num_leaves = 0
+        self._definitions = definitions
         self._nodes: dict[str, Node] = {}
         self._by_key: dict[bytes, list[Node]] = {}
+        self._remembered: OrderedDict[str, tuple[Message, ...]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -97,52 +153,111 @@ class Forest:
         """The nodes in the order they were recorded."""
         return iter(self._nodes.values())
 
+    def __contains__(self, node_id: str) -> bool:
+        return node_id in self._nodes
+
     def __getitem__(self, node_id: str) -> Node:
         return self._nodes[node_id]
 
-    def apply(self, entry: Entry) -> list[Node]:
-        """Take one entry of the log; return the nodes it added."""
-        match entry:
-            case NodesRecorded():
-                return [self._add(entry, output) for output in entry.outputs]
-            case DeliveryChanged():
-                for node_id in entry.node_ids:
-                    self._nodes[node_id].output.delivery = entry.delivery
-            case SessionCreated() | ReplyKept() | SessionDeleted():
-                pass
-        return []
-
-    def _add(self, call: NodesRecorded, output: Output) -> Node:
+    def add(self, call: CallRecorded) -> list[Node]:
+        """Take a call; return the nodes of its outputs."""
         parent = self._nodes[call.parent_id] if call.parent_id is not None else None
-        node = Node(call, output, parent)
-        (parent.children if parent else self.roots).append(node)
+        after = self._nodes[call.after_id] if call.after_id is not None else None
+        canonical = self._definitions.canonical(call.context)
+        fingerprints = [fingerprint(message) for message in call.prompt.messages]
+        link = after.key if after is not None else canonical
+        for each in fingerprints:
+            link = chain_next(link, each)
+        reason = call.branch_note
+        if reason is None:
+            reason = self.branch_reason(parent, canonical, call.context, fingerprints, _length(after))
+        nodes = []
+        for output in call.outputs:
+            node = Node(call, output, parent)
+            node.canonical, node.fingerprints, node.branch_reason = canonical, fingerprints, reason
+            node.num_messages = _length(after) + len(fingerprints) + 1
+            self._add_key(node, link)
+            nodes.append(node)
+        for node in nodes:
+            self._place(node)
+        return nodes
+
+    def _add_key(self, node: Node, link: bytes) -> None:
+        if node.output.message is None or (node.has_tokens and not node.output.ids):
+            return  # a raw prompt, or nothing that a later turn could go on from
+        node.said = fingerprint(node.output.message)
+        node.key = chain_next(link, node.said)
+        self._by_key.setdefault(node.key, []).append(node)
+
+    def _place(self, node: Node) -> None:
+        parent = node.parent
         self._nodes[node.id] = node
-        if output.key:
-            self._by_key.setdefault(output.key, []).append(node)
-        return node
+        self.num_leaves += parent is None or bool(parent.children)
+        if parent is None:
+            self.roots.append(node)
+            return
+        parent.children.append(node)
+        if parent.heir is None or (node.trainable and not parent.heir.trainable):
+            parent.heir = node
 
-    def match(
-        self, links: Sequence[bytes], messages: Sequence[Fingerprint], *, tokens: bool
-    ) -> tuple[Node | None, int]:
-        """The node that a request extends, and how many of its messages that node covers.
+    def remember(self, node: Node, messages: Sequence[Message], after: Node | None, kept: int) -> None:
+        """Keep the conversation before `node`'s output as the client wrote it: the next turn most likely begins so."""
+        known = self._remembered.pop(after.id, None) if after is not None else None
+        if known is not None and len(known) == kept - 1:
+            known = (*known, *messages[kept - 1 :])
+        else:
+            known = tuple(messages)
+        self._remembered[node.id] = known
+        while len(self._remembered) > _MOST_REMEMBERED:
+            self._remembered.popitem(last=False)
 
-        The longest match over all nodes wins. `links` is the request's hash chain; `tokens` says whether the
-        node's sequence must be known as ids. Where outputs differ in nothing but their thinking, the one whose
-        thinking the client sent back is taken, else the latest.
+    def find_parent(self, messages: Sequence[Message], canonical: bytes, *, tokens: bool) -> Match:
+        """The node that a request extends: the longest match over all nodes.
+
+        `canonical` is the digest of the request's context; `tokens` says whether the node's sequence must be known as
+        ids. Where outputs differ in nothing but their thinking, the one whose thinking the client sent back is taken,
+        else the latest.
         """
-        for last in range(len(messages) - 1, -1, -1):
-            if messages[last].role != "assistant":
-                continue
-            found = [node for node in self._by_key.get(links[last], ()) if node.has_tokens == tokens]
-            if found:
-                return _closest(found, messages[last]), last + 1
-        return None, 0
+        for node_id in reversed(self._remembered):
+            node = self._nodes[node_id]
+            if node.canonical == canonical and node.key and node.has_tokens == tokens:
+                kept = self._covered(node, messages)
+                if kept:
+                    return self._longest(node, kept, messages, node.key, tokens=tokens)
+        return self._longest(None, 0, messages, canonical, tokens=tokens)
+
+    def _covered(self, node: Node, messages: Sequence[Message]) -> int:
+        """How many of the messages are the node's remembered conversation and its output; 0 where they are not."""
+        known = self._remembered[node.id]
+        before = len(known)
+        if len(messages) <= before or tuple(messages[:before]) != known:
+            return 0
+        return before + 1 if node.said is not None and node.said.same(fingerprint(messages[before])) else 0
+
+    def _longest(
+        self, known: Node | None, kept: int, messages: Sequence[Message], start: bytes, *, tokens: bool
+    ) -> Match:
+        """The longest match that is at least as long as `known`, whose conversation ends before `messages[kept]`."""
+        new = [fingerprint(message) for message in messages[kept:]]
+        links = chain(start, new)
+        last = links[-1] if links else start
+        for at in range(len(new) - 1, -1, -1):
+            if new[at].role == "assistant":
+                found = self._having(links[at], tokens=tokens)
+                if found:
+                    return Match(_closest(found, new[at]), kept + at + 1, new[at + 1 :], last)
+        if known is not None:
+            known = _closest(self._having(start, tokens=tokens), fingerprint(messages[kept - 1]))
+        return Match(known, kept, new, last)
+
+    def _having(self, key: bytes, *, tokens: bool) -> list[Node]:
+        return [node for node in self._by_key.get(key, ()) if node.has_tokens == tokens]
 
     def match_text(self, text: str, *, model: str) -> tuple[Node | None, int]:
         """The node of `model` that a raw text prompt extends, and how many of its characters that node covers."""
         best: Node | None = None
         covered = 0
-        stack = [(node, 0) for node in self.roots if node.call.model == model]
+        stack = [(node, 0) for node in self.roots if node.model == model]
         while stack:
             node, start = stack.pop()
             if node.prompt.text is None or node.output.text is None or not node.output.ids:
@@ -155,66 +270,90 @@ class Forest:
                 stack.extend((child, end) for child in node.children)
         return best, covered
 
-    def match_ids(self, ids: Sequence[int], *, model: str) -> tuple[Node | None, int]:
-        """The node of `model` whose sequence is the longest start of `ids`, and that sequence's length."""
+    def match_ids(self, packed: bytes, *, model: str) -> tuple[Node | None, int]:
+        """The node of `model` whose sequence is the longest start of the packed ids, and how many ids that are."""
         best: Node | None = None
         covered = 0
-        stack = [(node, 0) for node in self.roots if node.call.model == model]
+        stack = [(node, 0) for node in self.roots if node.model == model]
         while stack:
             node, start = stack.pop()
-            own = [*unpack_ids(node.prompt.ids), *unpack_ids(node.output.ids)]
-            if own and list(ids[start : start + len(own)]) == own:
+            own = node.prompt.ids + node.output.ids
+            if own and packed.startswith(own, start):
                 end = start + len(own)
                 if best is None or end >= covered:
                     best, covered = node, end
                 stack.extend((child, end) for child in node.children)
-        return best, covered
+        return best, covered // 4
 
     def leaves(self) -> list[Node]:
-        """The nodes that no later turn extended, in the order they were recorded."""
-        return [node for node in self if not node.children]
+        """The nodes that no later turn extended, each in the place of the call and the choice that it grew from."""
+        found = []
+        stack = self.roots[::-1]
+        while stack:
+            node = stack.pop()
+            if node.children:
+                stack.extend(reversed(node.children))
+            else:
+                found.append(node)
+        return found
+
+    def after(self, node_id: str) -> set[str]:
+        """The ids of the nodes that were recorded after this one; of all where it is unknown."""
+        ids = [*self._nodes]
+        return set(ids[ids.index(node_id) + 1 :]) if node_id in self._nodes else set(ids)
+
+    def branch_reason(
+        self,
+        parent: Node | None,
+        canonical: bytes,
+        context: Context,
+        new: Sequence[Fingerprint],
+        kept: int,
+    ) -> str | None:
+        """Why a call does not extend a leaf, in words; None where it does, or where it is the first.
+
+        `new` are the fingerprints of the messages after those that the parent covers, which are `kept`.
+        """
+        siblings = parent.children if parent else self.roots
+        if not siblings:
+            return None
+        if not new:
+            return "the prompt goes on differently"
+        # A node's siblings stand on the same context, the roots of a session need not.
+        same = (node for node in reversed(siblings) if parent is not None or node.canonical == canonical)
+        latest = [*islice(same, _MOST_COMPARED)]
+        if not latest:
+            return self._context_difference(siblings[-1].call.context, context)
+        found = (_difference(node, new, kept) for node in reversed(latest))
+        return max(found, key=lambda difference: difference[0])[1]
+
+    def _context_difference(self, theirs: Context, ours: Context) -> str:
+        if theirs.model != ours.model:
+            return f"model differs: {ours.model} after {theirs.model}"
+        if self._definitions.same_tools(theirs, ours):
+            return "chat_template_kwargs differ"
+        return "tools differ"
+
+
+def _length(after: Node | None) -> int:
+    return after.num_messages if after is not None else 0
 
 
 def _closest(nodes: Sequence[Node], message: Fingerprint) -> Node:
     if message.reasoning:
         for node in reversed(nodes):
-            if node.output.message is not None and node.output.message.reasoning == message.reasoning:
+            if node.said is not None and node.said.reasoning == message.reasoning:
                 return node
     return nodes[-1]
 
 
-def branch_reason(
-    forest: Forest, parent: Node | None, context: Context, new: Sequence[Fingerprint], kept: int
-) -> str | None:
-    """Why a call did not extend a leaf, in words; None where it did, or where it is the first.
-
-    `new` are the fingerprints of the messages after `parent`, the first of them numbered `kept`.
-    """
-    siblings = parent.children if parent else forest.roots
-    if not siblings:
-        return None
-    # A node's siblings stand on the same context, the roots of a session need not.
-    same = (node for node in reversed(siblings) if parent is not None or node.call.context == context)
-    latest = [*islice(same, _MOST_COMPARED)]
-    if not latest:
-        return _context_difference(siblings[-1].call.context, context)
-    found = (_difference(node, new, kept) for node in reversed(latest))
-    return max(found, key=lambda difference: difference[0])[1]
-
-
-def _context_difference(theirs: Context, ours: Context) -> str:
-    if theirs.model != ours.model:
-        return f"model differs: {ours.model} after {theirs.model}"
-    return "tools differ" if theirs.tools != ours.tools else "chat_template_kwargs differ"
-
-
 def _difference(node: Node, new: Sequence[Fingerprint], kept: int) -> tuple[int, str]:
     """How many messages agree with a sibling's, and what the first disagreement is."""
-    theirs = [*node.prompt.messages]
-    if new and not theirs and not node.output.key:
+    theirs = [*node.fingerprints]
+    if not theirs and not node.key:
         return -1, "a raw prompt came before"
-    if len(new) > len(theirs) and node.output.message is not None:
-        theirs.append(node.output.message)
+    if len(new) > len(theirs) and node.said is not None:
+        theirs.append(node.said)
     for at, (mine, other) in enumerate(zip(new, theirs, strict=False)):
         if mine.role != other.role:
             return at, f"messages[{kept + at}].role differs"

@@ -65,12 +65,11 @@ class BoundaryFinder:
         None where the template refuses such a conversation or does not show the message.
         """
         call = ToolCall(name="probe", id="call00001")
-        like = Message(role="assistant", tool_calls=[call] if calls else [])
+        like = Message(role="assistant", tool_calls=(call,) if calls else ())
         messages = [{"role": "user", "content": "Hello"}, last_assistant(like, self._form)]
         if next_role:
-            following = Message(role=next_role, content=NEXT_MARK)  # type: ignore[arg-type]
-            if next_role == "tool":
-                following.tool_call_id, following.name = call.id, call.name
+            answers = {"tool_call_id": call.id, "name": call.name} if next_role == "tool" else {}
+            following = Message(role=next_role, content=NEXT_MARK, **answers)  # type: ignore[arg-type]
             messages.append(as_dict(following, self._form))
         try:
             text = self._template.render(

@@ -24,7 +24,7 @@ _USER = Message(role="user", content="Is it raining?")
 _NEXT = Message(role="user", content="And tomorrow?")
 _ANSWER = Message(role="assistant", content="It is not.")
 _CALL = ToolCall(name="probe", id="call00001", arguments='{"query": "rain"}')
-_CALLING = Message(role="assistant", tool_calls=[_CALL])
+_CALLING = Message(role="assistant", tool_calls=(_CALL,))
 _RESULT = Message(role="tool", content="Dry.", tool_call_id=_CALL.id, name=_CALL.name)
 _THINKING = Message(role="assistant", content="It is not.", reasoning="Look at the sky.")
 

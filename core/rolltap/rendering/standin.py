@@ -18,8 +18,11 @@ def last_assistant(message: Message, form: MessageForm) -> dict[str, Any]:
     """A message like this assistant's, with the same calls, that ends in MARK."""
     if not (message.tool_calls and form.shows_calls):
         return as_dict(Message(role="assistant", content=MARK), form)
-    calls = [ToolCall(name=call.name, id=call.id) for call in message.tool_calls]
-    calls[-1].arguments = f'{{"a": "{MARK}"}}'
+    *others, last = message.tool_calls
+    calls = (
+        *(ToolCall(name=call.name, id=call.id) for call in others),
+        ToolCall(name=last.name, id=last.id, arguments=f'{{"a": "{MARK}"}}'),
+    )
     content = MARK if message.text else None  # some templates show it behind the calls
     return as_dict(Message(role="assistant", content=content, tool_calls=calls), form)
 
@@ -79,7 +82,7 @@ def _short(message: Message, form: MessageForm) -> dict[str, Any]:
     short = Message(
         role=message.role,
         content=_WORD if message.text or not message.tool_calls else None,
-        tool_calls=[ToolCall(name=call.name, id=call.id) for call in message.tool_calls],
+        tool_calls=tuple(ToolCall(name=call.name, id=call.id) for call in message.tool_calls),
         tool_call_id=message.tool_call_id,
         name=message.name,
     )

@@ -15,10 +15,10 @@ from rolltap.rendering.template import ChatTemplate
 from rolltap.types.chat import ChatRequest, Message, ToolCall
 
 _OTHER_TOOLS = [{"type": "function", "function": {"name": "other", "description": "-", "parameters": {}}}]
-_CALLS = [
+_CALLS = (
     ToolCall(name="probe", id="call00001", arguments='{"query": "x"}'),
     ToolCall(name="probe", id="call00002", arguments='{"query": "y"}'),
-]
+)
 _KINDS = {
     "s": Message(role="system", content="Be brief."),
     "u": Message(role="user", content="Hello"),

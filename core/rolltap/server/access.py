@@ -9,8 +9,10 @@ import re
 
 from aiohttp import web
 
+from rolltap.bases.server import Handler
+from rolltap.call import Unrecorded
 from rolltap.errors import ErrorInfo, RequestError
-from rolltap.server.state import CONFIG, SESSIONS
+from rolltap.server.state import CONFIG, GUARDED, SESSIONS
 from rolltap.sessions import Session
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -21,6 +23,14 @@ def credentials(request: web.Request) -> list[str]:
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     sent = [token.strip()] if scheme.lower() == "bearer" else []
     return [key for key in (*sent, request.headers.get("x-api-key", "")) if key]
+
+
+@web.middleware
+async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Ask for a key where a plugin's route needs one."""
+    if request.match_info.route.resource in request.app[GUARDED]:
+        require_key(request)
+    return await handler(request)
 
 
 def require_key(request: web.Request) -> None:
@@ -37,28 +47,30 @@ def require_key(request: web.Request) -> None:
     )
 
 
-def session_of(request: web.Request) -> Session | None:
+async def session_of(request: web.Request) -> Session | Unrecorded:
     """The session a request belongs to: named in its path, in `x-rolltap-session`, or sent as its API key.
 
-    None for a request without a session, which the server's keys must open. Raises `NotFound` for an unknown one; a
-    key in the form of a session's id is taken for one that has ended, lest its requests go on unrecorded.
+    A request without a session, which the server's keys must open, has one that records nothing. Raises `NotFound` for
+    an unknown one; a key in the form of a session's id is taken for one that has ended, lest its requests go on
+    unrecorded.
     """
     sessions = request.app[SESSIONS]
     named = request.match_info.get("sid") or request.headers.get("x-rolltap-session")
     if named:
-        return sessions.get(named)
-    sent = credentials(request)
-    for key in sent:
-        if key in sessions:
-            return sessions.get(key)
+        return await sessions.get(named)
     if not _has_key(request):
-        for key in filter(_SESSION_ID.fullmatch, sent):
-            return sessions.get(key)
+        for key in filter(_SESSION_ID.fullmatch, credentials(request)):
+            return await sessions.get(key)
     require_key(request)
-    return None
+    return Unrecorded()
 
 
 def _has_key(request: web.Request) -> bool:
-    sent = [key.encode() for key in credentials(request)]
+    sent = [_bytes(key) for key in credentials(request)]
     keys = request.app[CONFIG].server.api_keys
     return any(hmac.compare_digest(key.encode(), candidate) for key in keys for candidate in sent)
+
+
+def _bytes(key: str) -> bytes:
+    """A header's value as it was sent: aiohttp decodes what is not UTF-8 with surrogates."""
+    return key.encode("utf-8", "surrogateescape")

@@ -14,10 +14,12 @@ from rolltap.errors import ConfigError
 from rolltap.models import load_models
 from rolltap.pipeline import Pipeline
 from rolltap.plugins import Plugins
-from rolltap.replays import Replays
+from rolltap.server.access import guard
+from rolltap.server.dialects import dialect_resources
 from rolltap.server.errors import add_headers, errors_as_json
+from rolltap.server.public import RunningServer
 from rolltap.server.routes import add_routes
-from rolltap.server.state import CONFIG, CONVERTERS, MODELS, PIPELINE, PLUGINS, REPLAYS, SESSIONS
+from rolltap.server.state import CONFIG, CONVERTERS, GUARDED, MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
 from rolltap.sessions import Sessions
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | None
@@ -32,17 +34,25 @@ def create_app(config: ConfigSource = None, *, plugins: Sequence[object] = ()) -
     """
     settings = Config.load(config)
     app = web.Application(
-        middlewares=[errors_as_json], client_max_size=int(settings.server.max_body_mb * 1024 * 1024)
+        middlewares=[errors_as_json, guard], client_max_size=int(settings.server.max_body_mb * 1024 * 1024)
     )
     app[CONFIG] = settings
     app[PLUGINS] = Plugins.load(settings.plugins, plugins)
     app[CONVERTERS] = {}
-    app[REPLAYS] = Replays()
+    app[GUARDED] = set()
     app.on_response_prepare.append(add_headers)
     add_routes(app)
-    app[PLUGINS].call_all_sync("register_routes", app=app)
+    _add_plugin_routes(app)
     app.cleanup_ctx.append(_run)
     return app
+
+
+def _add_plugin_routes(app: web.Application) -> None:
+    """Let plugins add routes. Each needs a key, but those added as public ones and those of wire formats."""
+    own = set(app.router.resources())
+    app[SERVER] = server = RunningServer(app)
+    app[PLUGINS].call_all_sync("register_routes", app=app, server=server)
+    app[GUARDED] |= set(app.router.resources()) - own - server.public - dialect_resources(app)
 
 
 async def _run(app: web.Application) -> AsyncIterator[None]:
@@ -58,7 +68,9 @@ async def _run(app: web.Application) -> AsyncIterator[None]:
         await sessions.restore()
         app[MODELS] = models = await load_models(settings, plugins)
         stack.push_async_callback(models.close)
-        app[PIPELINE] = pipeline = Pipeline(models, plugins)
+        app[PIPELINE] = pipeline = Pipeline(
+            models, plugins, request_timeout_s=settings.server.request_timeout_s
+        )
         stack.push_async_callback(pipeline.close)
         await stack.enter_async_context(_background(sessions.sweep()))
         yield

@@ -6,21 +6,21 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from hashlib import blake2b
-from secrets import token_hex
 from typing import Any
 
 import orjson
 from aiohttp import ClientConnectionResetError, web
 
-from rolltap.bases.converters import MessageConverter, StreamEncoder
+from rolltap.bases.converters import MessageConverter
+from rolltap.call import Call, Origin, Unrecorded
 from rolltap.errors import BadRequest, PluginError, RequestError
 from rolltap.plugins.tracing import TRACE_HEADER, current_trace, encoded, tracing
 from rolltap.server.access import session_of
 from rolltap.server.errors import error_headers, error_info, json_response
-from rolltap.server.state import CONFIG, CONVERTERS, PIPELINE, PLUGINS, REPLAYS, REQUEST_ID
+from rolltap.server.state import CONVERTERS, MODELS, PIPELINE, PLUGINS, REQUEST_ID
 from rolltap.sessions import Session
 from rolltap.types.chat import ChatRequest
-from rolltap.types.generation import ChatDelta, Completion
+from rolltap.types.generation import ChatDelta
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,15 @@ def add_dialect(app: web.Application, dialect: str, path: str, *, count_path: st
         app.router.add_post(f"{prefix}{path}/render", route.render)
         if count_path is not None:
             app.router.add_post(prefix + count_path, route.count)
+
+
+def dialect_resources(app: web.Application) -> set[web.AbstractResource]:
+    """The resources of wire formats, which look for a session before they ask for a key."""
+    return {
+        route.resource
+        for route in app.router.routes()
+        if isinstance(getattr(route.handler, "__self__", None), DialectRoute) and route.resource is not None
+    }
 
 
 async def read_json(request: web.Request) -> dict[str, Any]:
@@ -104,50 +113,25 @@ class DialectRoute:
             return response
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        received = time.time()
         converter = await self._converter(request)
         try:
-            session = session_of(request)  # before the body is read: a stranger's may be large
+            session = await session_of(request)  # before the body is read: a stranger's may be large
             chat = _decoded(converter, await read_json(request))
-            completion = Completion(
-                id=f"{converter.id_prefix}{token_hex(16)}",
-                model=request.app[PIPELINE].model_for(chat, session).name,
-                created=int(time.time()),
-            )
-            async with asyncio.timeout(request.app[CONFIG].server.request_timeout_s):
-                return await self._reply(request, converter, chat, session, completion)
+            origin = await _origin(request, converter, session, received)
+            call = request.app[PIPELINE].begin(chat, session, origin)
+            reply = _Reply(request, converter, chat, call)
+            if isinstance(session, Session):
+                return await call.serve(reply.send())
+            return await reply.send()
         except Exception as error:  # noqa: BLE001 - the boundary at which errors become this dialect's answers
             return await self._error(request, converter, error)
-
-    async def _reply(
-        self,
-        request: web.Request,
-        converter: MessageConverter,
-        chat: ChatRequest,
-        session: Session | None,
-        completion: Completion,
-    ) -> web.StreamResponse:
-        pipeline = request.app[PIPELINE]
-        try:
-            async with aclosing(await _deltas(request, chat, session, completion)) as deltas:
-                if chat.stream:
-                    response: web.StreamResponse = await _Stream(request, converter, chat, completion).send(
-                        deltas
-                    )
-                else:
-                    async for _ in deltas:
-                        pass
-                    response = json_response(converter.encode(chat, completion))
-        except (asyncio.CancelledError, ClientConnectionResetError):
-            pipeline.client_left(session, completion)
-            raise
-        pipeline.client_served(session, completion)
-        return response
 
     async def render(self, request: web.Request) -> web.StreamResponse:
         """What the next call would send; nothing is recorded."""
         converter = await self._converter(request)
         try:
-            session = session_of(request)
+            session = await session_of(request)
             chat = _decoded(converter, await read_json(request))
             return json_response(await _rendered(request, chat, session))
         except Exception as error:  # noqa: BLE001 - as above
@@ -157,7 +141,7 @@ class DialectRoute:
         """How many tokens the next call's prompt would have."""
         converter = await self._converter(request)
         try:
-            session = session_of(request)
+            session = await session_of(request)
             chat = _decoded(converter, await read_json(request))
             prompt = await request.app[PIPELINE].render(chat, session)
             return json_response(converter.encode_count(len(prompt.ids)))
@@ -184,49 +168,52 @@ class DialectRoute:
         )
 
 
-async def _deltas(
-    request: web.Request, chat: ChatRequest, session: Session | None, completion: Completion
-) -> AsyncGenerator[ChatDelta, None]:
-    """A request's deltas. In a session, one that comes twice is answered by one rollout."""
-    pipeline = request.app[PIPELINE]
-    if session is None:
-        return pipeline.answer(chat, None, completion)
-    body = blake2b(await request.read(), digest_size=16).digest()
+async def _origin(
+    request: web.Request, converter: MessageConverter, session: Session | Unrecorded, received: float
+) -> Origin:
+    """Where the request came from; within a session, also what tells it from another."""
+    body = b""
+    if isinstance(session, Session):
+        body = blake2b(await request.read(), digest_size=16).digest()
     idempotency = request.headers.get("idempotency-key", "")
     retries = request.headers.get("x-stainless-retry-count", "0")
-    return request.app[REPLAYS].answer(
-        (session.info.uuid, request.path, body, idempotency),
-        lambda original: pipeline.answer(chat, session, original),
-        completion,
+    return Origin(
+        dialect=converter.dialect,
+        client=request.headers.get("user-agent", ""),
+        request_id=request[REQUEST_ID],
+        id_prefix=converter.id_prefix,
+        path=request.path,
+        body=body,
+        idempotency_key=idempotency,
         retry=bool(idempotency) or (retries.isdecimal() and bool(retries.strip("0"))),
+        received=received,
     )
 
 
-async def _rendered(request: web.Request, chat: ChatRequest, session: Session | None) -> dict[str, Any]:
-    pipeline = request.app[PIPELINE]
-    prompt = await pipeline.render(chat, session)
-    conversation = prompt.conversation
+async def _rendered(request: web.Request, chat: ChatRequest, session: Session | Unrecorded) -> dict[str, Any]:
+    prompt = await request.app[PIPELINE].render(chat, session)
+    placement = prompt.placement
     return {
-        "prompt_text": pipeline.model_for(chat, session).decode(prompt.ids),
+        "prompt_text": request.app[MODELS].decode(placement.context.model, prompt.ids),
         "token_ids": prompt.ids,
         "num_tokens": len(prompt.ids),
         "num_recorded": len(prompt.ids) - len(prompt.new.ids) // 4,
-        "parent_id": conversation.parent.id if conversation.parent is not None else None,
-        "why": conversation.why(),
-        "branch_reason": conversation.branch_reason(session.forest) if session is not None else None,
+        "parent_id": placement.parent.id if placement.parent is not None else None,
+        "why": placement.why(),
+        "branch_reason": placement.branch_reason(session.record),
     }
 
 
-class _Stream:
-    """One streamed reply."""
+class _Reply:
+    """One client's reply, plain or streamed."""
 
     def __init__(
-        self, request: web.Request, converter: MessageConverter, chat: ChatRequest, completion: Completion
+        self, request: web.Request, converter: MessageConverter, chat: ChatRequest, call: Call
     ) -> None:
         self._request = request
-        self._completion = completion
-        self._chat = chat
         self._converter = converter
+        self._chat = chat
+        self._call = call
         self._response = web.StreamResponse(
             headers={
                 "content-type": "text/event-stream; charset=utf-8",
@@ -234,51 +221,70 @@ class _Stream:
                 "x-accel-buffering": "no",
             }
         )
+        self._encoder = converter.stream(chat, call.completion)
+        self._begun = False
+        self._beginning = asyncio.Lock()
         self._last_write = 0.0
+        self._filler: asyncio.Future[None] | None = None
 
-    async def send(self, deltas: AsyncGenerator[ChatDelta, None]) -> web.StreamResponse:
-        """Send every delta as it comes. Raises only before the first byte; later errors go into the stream."""
-        first = asyncio.ensure_future(anext(deltas, None))
-        try:
-            await asyncio.wait({first}, timeout=ACCEPT_WITHIN_S)
-            if first.done():
-                first.result()
-            await self._response.prepare(self._request)
-            encoder = self._converter.stream(self._chat, self._completion)
-            pings = asyncio.ensure_future(self._ping(encoder))
+    async def send(self) -> web.StreamResponse:
+        """Answer the client; say whether it got everything or left."""
+        call = self._call
+        async with aclosing(call.deltas()) as deltas:
             try:
-                await self._send_all(encoder, first, deltas)
-            finally:
-                pings.cancel()
-        finally:
-            if not first.done():
-                first.cancel()
-                with suppress(asyncio.CancelledError):
-                    await first
-        return self._response
+                if self._chat.stream:
+                    response: web.StreamResponse = await self._stream(deltas)
+                else:
+                    async for _ in deltas:
+                        pass
+                    response = json_response(self._converter.encode(self._chat, call.completion))
+            except ClientConnectionResetError:
+                await call.drain(deltas)
+                await call.left()
+                raise
+        await call.delivered()
+        return response
 
-    async def _send_all(
-        self,
-        encoder: StreamEncoder,
-        first: "asyncio.Future[ChatDelta | None]",
-        deltas: AsyncGenerator[ChatDelta, None],
-    ) -> None:
+    async def _stream(self, deltas: AsyncGenerator[ChatDelta, None]) -> web.StreamResponse:
+        """Send every delta as it comes. Raises only before the first byte; later errors go into the stream."""
+        silence = asyncio.get_running_loop().call_later(ACCEPT_WITHIN_S, self._fill_silence)
         try:
-            await self._write(encoder.start())
-            delta = await first
-            if delta is not None:
-                await self._write(encoder.delta(delta))
             async for delta in deltas:
-                await self._write(encoder.delta(delta))
-            await self._write(encoder.finish(self._completion))
+                await self._write(self._encoder.delta(delta))
+            await self._write(self._encoder.finish(self._call.completion))
             await self._end()
         except ClientConnectionResetError:
             raise
-        except Exception as error:  # noqa: BLE001 - the status is sent: the error goes into the stream
+        except Exception as error:
+            async with self._beginning:
+                if not self._begun:
+                    raise
             info = await error_info(self._request, error)
             with suppress(ClientConnectionResetError):
-                await self._write(encoder.error(info))
+                await self._write(self._encoder.error(info))
                 await self._end()
+        finally:
+            silence.cancel()
+            if self._filler is not None:
+                self._filler.cancel()
+        return self._response
+
+    async def _begin(self) -> None:
+        """Send the headers and what stands before the first delta, once."""
+        async with self._beginning:
+            if not self._begun:
+                await self._response.prepare(self._request)
+                self._begun = True
+                start = self._encoder.start()
+                if start:
+                    await self._response.write(start)
+
+    async def _write(self, frames: bytes) -> None:
+        if not self._begun:
+            await self._begin()
+        if frames:
+            self._last_write = asyncio.get_running_loop().time()
+            await self._response.write(frames)
 
     async def _end(self) -> None:
         trace = current_trace()
@@ -286,16 +292,16 @@ class _Stream:
             await self._write(f": {TRACE_HEADER} {encoded(trace)}\n\n".encode())
         await self._response.write_eof()
 
-    async def _write(self, frames: bytes) -> None:
-        if frames:
-            self._last_write = asyncio.get_running_loop().time()
-            await self._response.write(frames)
+    def _fill_silence(self) -> None:
+        """The backend is slow: begin the reply all the same, and ping from now on."""
+        self._filler = asyncio.ensure_future(self._ping())
 
-    async def _ping(self, encoder: StreamEncoder) -> None:
+    async def _ping(self) -> None:
         """Break every long silence. Frames are written whole, so a ping never lands inside one."""
         loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(max(0.0, self._last_write + PING_AFTER_S - loop.time()))
-            if loop.time() - self._last_write >= PING_AFTER_S:
-                with suppress(ClientConnectionResetError):
-                    await self._write(encoder.ping())
+        with suppress(ClientConnectionResetError):
+            await self._begin()
+            while True:
+                await asyncio.sleep(max(0.0, self._last_write + PING_AFTER_S - loop.time()))
+                if loop.time() - self._last_write >= PING_AFTER_S:
+                    await self._write(self._encoder.ping())

@@ -1,6 +1,7 @@
 """The routes that belong to no wire format: health, models, sessions and their nodes."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -8,13 +9,13 @@ from aiohttp import web
 
 from rolltap.errors import BadRequest
 from rolltap.models import Model
-from rolltap.record.views import RecordedNode, views
 from rolltap.server.access import require_key, session_of
 from rolltap.server.dialects import read_json
 from rolltap.server.errors import json_response
-from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SESSIONS
+from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
 from rolltap.session_settings import check_pins, new_info, session_request
-from rolltap.sessions import Session
+from rolltap.types.ledger import SessionSummary
+from rolltap.types.nodes import NodeView
 
 _OFF_LOOP_TOKENS = 20_000
 """Nodes of more tokens than this are decoded and encoded in a thread."""
@@ -39,7 +40,7 @@ def add_routes(app: web.Application) -> None:
 async def alive(request: web.Request) -> web.Response:
     """`HEAD /` and `HEAD /{sid}`: some clients look whether anybody is there before they ask."""
     if "sid" in request.match_info:
-        session_of(request)
+        await session_of(request)
     return web.Response()
 
 
@@ -51,7 +52,7 @@ async def health(request: web.Request) -> web.Response:
             "model": model.name,
             "name": handle.name,
             "plugin": handle.plugin,
-            "healthy": handle.healthy,
+            "healthy": handle.view.healthy,
             "in_flight": handle.in_flight,
             "last_error": handle.last_error,
         }
@@ -67,6 +68,10 @@ async def health(request: web.Request) -> web.Response:
             "record": {
                 name: app[PIPELINE].counts[name] for name in ("nodes", "untrainable", "drifted", "aborted")
             },
+            "store": {
+                "failures": app[SESSIONS].counts["store_failures"],
+                "last_failure": app[SESSIONS].last_failure,
+            },
             "plugin_failures": app[PLUGINS].failures,
             "plugin_blocking": app[PLUGINS].blocked,
             "plugins_failed": {
@@ -78,13 +83,13 @@ async def health(request: web.Request) -> web.Response:
 
 async def models(request: web.Request) -> web.Response:
     """The configured models, as OpenAI lists them."""
-    session_of(request)
+    await session_of(request)
     return json_response({"object": "list", "data": [_card(model) for model in request.app[MODELS]]})
 
 
 async def model(request: web.Request) -> web.Response:
     """One of them by its name, which may have slashes."""
-    session_of(request)
+    await session_of(request)
     return json_response(_card(request.app[MODELS][request.match_info["name"]]))
 
 
@@ -103,7 +108,7 @@ async def create_session(request: web.Request) -> web.Response:
     await _check_tool_parser(request, tool_parser)
     info = new_info(wanted, model=model.name, tool_parser=tool_parser, base_url=wanted.base_url)
     session = await request.app[SESSIONS].create(info)
-    return json_response(_described(session, "uuid", "model_name", "tool_parser", "base_url", "created_at"))
+    return json_response(_described(session.summary(), _CREATED))
 
 
 async def _check_tool_parser(request: web.Request, name: str) -> None:
@@ -119,28 +124,65 @@ async def _check_tool_parser(request: web.Request, name: str) -> None:
         )
 
 
-def _described(session: Session, *names: str) -> dict[str, Any]:
-    return {name: getattr(session.info, name) for name in names}
+_CREATED = ("uuid", "model_name", "tool_parser", "base_url", "created_at")
+_LISTED = (
+    *_CREATED,
+    "last_accessed",
+    "num_nodes",
+    "num_calls",
+    "num_tokens",
+    "group",
+    "labels",
+    "state",
+    "in_flight",
+)
 
 
-def _listed(session: Session) -> dict[str, Any]:
-    return {
-        **_described(session, "uuid", "model_name", "tool_parser", "base_url", "created_at"),
-        "last_accessed": session.last_accessed,
-        "num_nodes": len(session.forest) if session.info.track_tree else len(session.forest.leaves()),
-    }
+def _described(summary: SessionSummary, names: Sequence[str]) -> dict[str, Any]:
+    found = {name: getattr(summary, name) for name in names}
+    if summary.incomplete:
+        found["incomplete"] = summary.incomplete
+    if summary.rewards:
+        found["reward"], found["rewards"] = summary.reward, summary.rewards
+    return found
 
 
 async def list_sessions(request: web.Request) -> web.Response:
-    """`GET /sessions`."""
+    """`GET /sessions`, with `?group=`, `?state=`, `?after=` and `?limit=`."""
     require_key(request)
-    return json_response({"sessions": [_listed(session) for session in request.app[SESSIONS]]})
+    query = request.query
+    state = query.get("state", "")
+    if state not in {"", "open", "sealed"}:
+        raise BadRequest(f"state={state!r}: it is 'open' or 'sealed'", param="state")
+    limit = _whole_number(query, "limit")
+    found = [
+        summary
+        async for summary in request.app[SESSIONS].page(
+            group=query.get("group", ""), state=state, after=query.get("after", ""), limit=limit
+        )
+    ]
+    more = limit is not None and len(found) == limit
+    return json_response(
+        {
+            "sessions": [_described(summary, _LISTED) for summary in found],
+            "next": found[-1].uuid if more else None,
+        }
+    )
+
+
+def _whole_number(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
+        raise BadRequest(f"{name}={text!r}: it is an integer of at least 1", param=name)
+    return int(text)
 
 
 async def describe_session(request: web.Request) -> web.Response:
     """`GET /{sid}`: what `GET /sessions` says of it, and the settings that are its own."""
-    session = request.app[SESSIONS].get(request.match_info["sid"])
-    return json_response({**_listed(session), **_described(session, "track_tree", "sampling", "metadata")})
+    session = await request.app[SESSIONS].get(request.match_info["sid"])
+    return json_response(_described(session.summary(), (*_LISTED, "track_tree", "sampling", "metadata")))
 
 
 async def delete_session(request: web.Request) -> web.Response:
@@ -151,19 +193,52 @@ async def delete_session(request: web.Request) -> web.Response:
 
 
 async def nodes(request: web.Request) -> web.Response:
-    """`GET /{sid}/nodes`: what the session has recorded; `?mask=all` shows every generated token unmasked."""
-    session = request.app[SESSIONS].get(request.match_info["sid"])
-    mask = request.query.get("mask", "owned")
-    if mask not in {"owned", "all"}:
-        raise BadRequest(f"mask={mask!r}: it is 'owned' (the default) or 'all'", param="mask")
-    decode = request.app[MODELS][session.info.model_name].decode
-    seen = views(session.forest, tree=session.info.track_tree, unmask=mask == "all", decode=decode)
+    """`GET /{sid}/nodes`: what the session has recorded.
+
+    `?mask=all` shows every generated token unmasked; `?after=` gives only the nodes recorded after that one;
+    `?lineage=` those of trees of that label; `?messages=true` adds the conversation and its tools, `?versions=token` the
+    version of the weights for each token.
+    """
+    query = request.query
+    mask = _one_of(query, "mask", ("owned", "all"))
+    messages = _one_of(query, "messages", ("false", "true")) == "true"
+    versions = _one_of(query, "versions", ("spans", "token")) == "token"
+    seen = await request.app[SERVER].nodes(
+        request.match_info["sid"],
+        mask="all" if mask == "all" else "owned",
+        after=query.get("after"),
+        lineage=query.get("lineage"),
+    )
     if sum(node.num_tokens for node in seen) > _OFF_LOOP_TOKENS:
-        body = await asyncio.to_thread(_encoded, seen)
+        body = await asyncio.to_thread(_encoded, seen, messages=messages, versions=versions)
     else:
-        body = _encoded(seen)
+        body = _encoded(seen, messages=messages, versions=versions)
     return web.Response(body=body, content_type="application/json")
 
 
-def _encoded(seen: list[RecordedNode]) -> bytes:
-    return orjson.dumps({"nodes": [node.to_dict() for node in seen]})
+def _one_of(query: Mapping[str, str], name: str, values: Sequence[str]) -> str:
+    """A parameter's value, the first of `values` where it is not given."""
+    value = query.get(name, values[0])
+    if value not in values:
+        others = " or ".join(map(repr, values[1:]))
+        raise BadRequest(f"{name}={value!r}: it is {values[0]!r} (the default) or {others}", param=name)
+    return value
+
+
+def _encoded(seen: Sequence[NodeView], *, messages: bool, versions: bool) -> bytes:
+    return orjson.dumps({"nodes": [_node(node, messages=messages, versions=versions) for node in seen]})
+
+
+def _node(node: NodeView, *, messages: bool, versions: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "full_text": node.full_text,
+        "tokens": node.tokens,
+        "masked_tokens": node.masked_tokens,
+        "logprobs": node.logprobs,
+        "metadata": node.metadata,
+    }
+    if messages:
+        found["messages"], found["tools"] = node.messages, node.tools
+    if versions:
+        found["versions"] = node.versions
+    return found

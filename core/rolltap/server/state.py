@@ -3,11 +3,11 @@
 from aiohttp import web
 
 from rolltap.bases.converters import MessageConverter
+from rolltap.bases.server import Server
 from rolltap.config import Config
 from rolltap.models import Models
 from rolltap.pipeline import Pipeline
 from rolltap.plugins import Plugins
-from rolltap.replays import Replays
 from rolltap.sessions import Sessions
 
 CONFIG = web.AppKey("CONFIG", Config)
@@ -16,6 +16,8 @@ MODELS = web.AppKey("MODELS", Models)
 SESSIONS = web.AppKey("SESSIONS", Sessions)
 PIPELINE = web.AppKey("PIPELINE", Pipeline)
 CONVERTERS = web.AppKey("CONVERTERS", dict[str, MessageConverter])
-REPLAYS = web.AppKey("REPLAYS", Replays)
+SERVER = web.AppKey("SERVER", Server)
+GUARDED = web.AppKey("GUARDED", set[web.AbstractResource])
+"""Resources that need one of the server's keys: those of plugins."""
 
 REQUEST_ID = web.RequestKey("REQUEST_ID", str)

@@ -7,9 +7,9 @@ from typing import Any
 from msgspec import Struct
 
 from rolltap.bases.backends import TokenBackend
-from rolltap.direct import ChatBackend
+from rolltap.in_process import ChatBackend
 from rolltap.types.chat import ChatRequest, Sampling
-from rolltap.types.generation import ChatDelta, FinishReason, TokenDelta
+from rolltap.types.generation import ChatDelta, FinishReason, TokenDelta, TokenRequest
 
 
 def scripted_logprobs(ids: list[int]) -> list[float]:
@@ -49,6 +49,7 @@ class TokenCall(Struct):
     """What each choice was answered with, as far as it came."""
     output_logprobs: list[list[float]]
     """The logprobs that came with them."""
+    request: TokenRequest
     closed: bool = False
     """Whether the caller closed the stream before its end."""
 
@@ -76,10 +77,11 @@ class ScriptedTokenBackend(TokenBackend):
 
         self._tokenizer = AutoTokenizer.from_pretrained(self.tokenizer)
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling) -> AsyncIterator[TokenDelta]:
+    async def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
         """The next reply of the script, token by token."""
-        replies = self._next(prompt_ids, sampling)
-        call = TokenCall(list(prompt_ids), sampling, [[] for _ in replies], [[] for _ in replies])
+        prompt_ids = list(request.prompt_ids)
+        replies = self._next(prompt_ids, request.sampling)
+        call = TokenCall(prompt_ids, request.sampling, [[] for _ in replies], [[] for _ in replies], request)
         self.calls.append(call)
         finished = 0
         try:

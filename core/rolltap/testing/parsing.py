@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from rolltap.bases.parsing import CallFragment, Reasoning
+from rolltap.bases.parsers import CallFragment, Reasoning
 from rolltap.types.chat import ToolCall
 
 Piece = str | Reasoning | ToolCall

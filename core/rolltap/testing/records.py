@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolltap.testing.backends import TokenCall
-from rolltap.types.record import NodeView
+from rolltap.types.nodes import NodeView
 
 MASKED = -100
 """What `masked_tokens` holds where the sequence must not be trained on."""

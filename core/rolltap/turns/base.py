@@ -1,85 +1,77 @@
 """What token turns and chat turns have in common."""
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from inspect import iscoroutine
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from rolltap.bases.backends import BackendHandle
+from rolltap.backend_handle import BackendHandle
 from rolltap.errors import UpstreamError, failure
-from rolltap.record import canonical
-from rolltap.record.forest import Forest
-from rolltap.turns.collecting import Collector, as_message
-from rolltap.turns.prompts import Conversation
+from rolltap.turns.collecting import Answer, Collector
+from rolltap.turns.prompts import Placement
 from rolltap.types.chat import ChatRequest
-from rolltap.types.generation import ChatDelta, Choice, Completion
-from rolltap.types.record import NodesRecorded, Output, Prompt
+from rolltap.types.generation import ChatDelta, Usage
+from rolltap.types.ledger import Output, Prompt
 
 T = TypeVar("T")
+
+
+class TurnRecord(NamedTuple):
+    """What the record gets of a turn."""
+
+    placement: Placement
+    prompt: Prompt
+    outputs: list[Output]
 
 
 class Turn(ABC):
     """One request at one backend: asks it, reads its answer, and knows what to record of it."""
 
-    def __init__(self, request: ChatRequest, handle: BackendHandle, completion: Completion) -> None:
+    def __init__(self, request: ChatRequest, handle: BackendHandle) -> None:
         self.request = request
         self.handle = handle
-        self.completion = completion
-        self._collector = Collector(completion)
-        self._ends: list[ChatDelta] = []
-        self._sampling: dict[str, Any] = msgspec.to_builtins(request.sampling, str_keys=True)
-
-    def _each(self, stream: AsyncIterator[T], kind: type[T]) -> AsyncGenerator[T, None]:
-        """What the backend gives, checked."""
-        plugin = self.handle.plugin or self.handle.name
-        return each(stream, kind, plugin=plugin, time_limit_s=self.handle.time_limit_s)
+        self.sampling: dict[str, Any] = msgspec.to_builtins(request.sampling, str_keys=True)
+        """The effective parameters."""
+        self.notes: list[str] = []
+        """What a reader of the node should know, in words."""
+        self._collector = Collector()
 
     @abstractmethod
     def deltas(self) -> AsyncGenerator[ChatDelta, None]:
-        """Ask the backend; yield what can be sent at once."""
+        """Ask the backend; yield what can be sent at once: all but the ends of the choices."""
 
     @abstractmethod
-    def entry(self, forest: Forest, *, aborted: bool = False) -> NodesRecorded | None:
-        """What the session's log gets of this turn; None where nothing was generated."""
+    def final_deltas(self) -> list[ChatDelta]:
+        """Each choice's last delta, with its finish reason; to be sent once the record is stored."""
+
+    @abstractmethod
+    def usage(self) -> Usage:
+        """The tokens so far."""
+
+    @abstractmethod
+    def recorded(self, *, aborted: bool = False, error: str | None = None) -> TurnRecord | None:
+        """What is recorded of this turn; None where nothing was generated.
+
+        `aborted`: it was ended early, by the client or, where `error` says so, by something else.
+        """
+
+    def answer(self) -> Answer:
+        """What came so far, or all of it."""
+        return self._collector.collect()
 
     @property
     def drifted(self) -> bool:
         """Whether the engine saw another prompt than it was sent."""
         return False
 
-    def ends(self) -> list[ChatDelta]:
-        """Each choice's last delta."""
-        return self._ends
-
-    def _recorded(
-        self, conversation: Conversation, prompt: Prompt, outputs: list[Output], forest: Forest
-    ) -> NodesRecorded:
-        return NodesRecorded(
-            parent_id=conversation.parent.id if conversation.parent is not None else None,
-            context=conversation.context,
-            prompt=prompt,
-            outputs=outputs,
-            branch_reason=conversation.branch_reason(forest),
-            backend=self.handle.name,
-            model=self.handle.model,
-            sampling=self._sampling,
-            created_at=time.time(),
-        )
+    def _checked(self, stream: AsyncIterator[T], kind: type[T]) -> AsyncGenerator[T, None]:
+        return checked_stream(stream, kind, plugin=self.handle.plugin, time_limit_s=self.handle.time_limit_s)
 
 
-def named(output: Output, choice: Choice, conversation: Conversation) -> Output:
-    """Give an output the key by which a later request finds it."""
-    if conversation.link:
-        output.message = canonical.fingerprint(as_message(choice))
-        output.key = canonical.chain_next(conversation.link, output.message)
-    return output
-
-
-async def each(
+async def checked_stream(
     stream: AsyncIterator[T], kind: type[T], *, plugin: str, time_limit_s: float | None = None
 ) -> AsyncGenerator[T, None]:
     """A backend's deltas, closed with certainty: it may be a generator or any other async iterator.
@@ -109,6 +101,10 @@ async def each(
         if task is not None and task.cancelling():
             raise
         raise UpstreamError(f"{plugin}: its backend gave up: it was cancelled from within") from error
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise failure(
+            plugin, f"its backend raised {type(error).__name__}, which may not end the server"
+        ) from error
     finally:
         if isinstance(stream, AsyncGenerator):
             await stream.aclose()

@@ -4,19 +4,19 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from rolltap.bases.backends import BackendHandle, ChatBackend
+from rolltap.backend_handle import BackendHandle
+from rolltap.bases.backends import ChatBackend
 from rolltap.errors import UpstreamError
 from rolltap.reading import OutputReader
-from rolltap.record.forest import Forest
-from rolltap.turns.base import Turn, named
-from rolltap.turns.collecting import as_message, transcript
+from rolltap.turns.base import Turn, TurnRecord
+from rolltap.turns.collecting import as_message
+from rolltap.turns.delta_checks import checked_delta
 from rolltap.turns.fragments import CallFragments
-from rolltap.turns.prompts import Conversation
+from rolltap.turns.prompts import Placement
 from rolltap.turns.readers import Readers
-from rolltap.turns.taking import taken
 from rolltap.types.chat import ChatRequest, ToolCall
-from rolltap.types.generation import ChatDelta, Completion
-from rolltap.types.record import NodesRecorded, Output, Prompt
+from rolltap.types.generation import ChatDelta, Usage
+from rolltap.types.ledger import Output, Prompt
 
 TEXT_ONLY = "a text-only backend gives no token ids"
 
@@ -28,39 +28,39 @@ class ChatTurn(Turn):
         self,
         request: ChatRequest,
         handle: BackendHandle,
-        completion: Completion,
         *,
-        conversation: Conversation,
+        backend: ChatBackend,
+        placement: Placement,
         readers: Readers | None,
     ) -> None:
-        super().__init__(request, handle, completion)
-        self._conversation = conversation
+        super().__init__(request, handle)
+        self._backend = backend
+        self._placement = placement
         self._readers = readers
         self._calls: dict[int, CallFragments] = {}
         self._call_ids = {call.id for message in request.messages for call in message.tool_calls}
         self._finished: dict[int, ChatDelta] = {}
+        self._pieces = 0
 
     async def deltas(self) -> AsyncGenerator[ChatDelta, None]:
         """Ask the backend; yield its deltas, each whole tool call as a fragment of its own."""
-        backend = self.handle.backend
-        assert isinstance(backend, ChatBackend)  # noqa: S101 - the pipeline chose the turn by it
-        async with aclosing(self._each(backend.chat(self.request), ChatDelta)) as stream:
+        async with aclosing(self._checked(self._backend.chat(self.request), ChatDelta)) as stream:
             async for came in stream:
-                for delta in self._sendable(taken(came, self.request.sampling.n)):
+                for delta in self._sendable(checked_delta(came, self.request.sampling.n)):
                     yield delta
         for index in sorted((self._collector.begun or {0}) - self._finished.keys()):
-            if backend.ends_explicitly or not self._collector.begun:
+            cut_off = self._backend.ends_explicitly or not self._collector.begun
+            if cut_off and not self.handle.may_just_stop:
                 raise UpstreamError(f"the backend's answer ended without a finish reason of choice {index}")
             for delta in self._sendable(ChatDelta(index=index, finish_reason="stop")):
                 yield delta
-        self._ends = [self._finished[index] for index in sorted(self._finished)]
-        self._collector.collect()
 
     def _sendable(self, came: ChatDelta) -> list[ChatDelta]:
         """What can be sent at once of a delta: all but the end of its choice."""
         deltas = self._read(came)
         for delta in deltas:
             self._collector.add(delta)
+            self._pieces += bool(delta.text or delta.reasoning or delta.tool_calls)
             if delta.finish_reason is not None:
                 self._finished[delta.index] = ChatDelta(
                     index=delta.index, finish_reason=delta.finish_reason, stop_sequence=delta.stop_sequence
@@ -94,25 +94,34 @@ class ChatTurn(Turn):
         delta.text = ""
         return [*deltas, _as_tool_calls(delta, calls)]
 
-    def entry(self, forest: Forest, *, aborted: bool = False) -> NodesRecorded | None:
+    def final_deltas(self) -> list[ChatDelta]:
+        """See `Turn.final_deltas`."""
+        ends = [self._finished[index] for index in sorted(self._finished)]
+        for end in ends:
+            self._collector.add(end)
+        return ends
+
+    def usage(self) -> Usage:
+        """The upstream's count; where it counts nothing, the pieces that came are the best count there is."""
+        return self.answer().usage or Usage(completion_tokens=self._pieces)
+
+    def recorded(self, *, aborted: bool = False, error: str | None = None) -> TurnRecord | None:
         """The conversation as text; never trainable."""
-        conversation = self._conversation
-        outputs = []
-        for choice in self._collector.collect().choices:
-            output = Output(
+        outputs = [
+            Output(
                 node_id=str(uuid.uuid4()),
-                text=transcript([as_message(choice)]),
+                message=as_message(choice),
                 finish_reason="abort" if aborted else choice.finish_reason,
                 untrainable_reason=TEXT_ONLY,
                 delivery="aborted" if aborted else "delivered",
+                error=error,
             )
-            outputs.append(named(output, choice, conversation))
+            for choice in self.answer().choices
+        ]
         if not outputs:
             return None
-        new = self.request.messages[conversation.kept :]
-        raw = self.request.prompt if isinstance(self.request.prompt, str) else ""
-        prompt = Prompt(text=raw or transcript(new), messages=conversation.new)
-        return self._recorded(conversation, prompt, outputs, forest)
+        prompt = Prompt(messages=self.request.messages[self._placement.kept :])
+        return TurnRecord(self._placement, prompt, outputs)
 
 
 def _as_tool_calls(delta: ChatDelta, calls: CallFragments) -> ChatDelta:

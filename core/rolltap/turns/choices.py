@@ -7,13 +7,14 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from rolltap.bases.parsing import CallFragment, Reasoning
+from rolltap.bases.parsers import CallFragment, Reasoning
 from rolltap.reading import OutputReader
 from rolltap.rendering import Renderer, StopStrings
-from rolltap.turns.taking import check_finish_reason
-from rolltap.types.chat import ChatRequest, ToolCall
+from rolltap.turns.delta_checks import check_finish_reason
+from rolltap.types.chat import ChatRequest, Message, ToolCall
 from rolltap.types.generation import ChatDelta, FinishReason, TokenDelta, TokenLogprob, ToolCallDelta
-from rolltap.types.record import Output, pack_ids, pack_logprobs
+from rolltap.types.ledger import Output
+from rolltap.types.nodes import pack_ids, pack_logprobs
 
 log = logging.getLogger(__name__)
 
@@ -92,16 +93,22 @@ class TokenChoice:
         """How many tokens the model produced."""
         return len(self._ids)
 
-    def output(self, node_id: str, *, text: str | None) -> Output:
-        """What is recorded of this choice; its message and key are the caller's to add."""
+    def output(
+        self, node_id: str, *, text: str | None, message: Message | None, aborted: bool, error: str | None
+    ) -> Output:
+        """What is recorded of this choice."""
+        reason = self.end().finish_reason
         return Output(
             node_id=node_id,
             ids=pack_ids(self._ids),
             logprobs=pack_logprobs(self._logprobs) if self._logprobs is not None else None,
             text=text,
-            finish_reason=self.end().finish_reason,
+            message=message,
+            finish_reason=reason or "abort" if aborted else reason,
             stop_reason=self._stop_reason,
             untrainable_reason=self._untrainable_reason(),
+            delivery="aborted" if aborted else "delivered",
+            error=error,
             **self._extras,
         )
 

@@ -1,20 +1,32 @@
-"""A reply collected from its deltas: the plain answer, and the message that the record matches later."""
+"""A reply collected from its deltas: the plain answer, and the message that the record keeps."""
 
-from collections.abc import Iterable
+from typing import NamedTuple
 
 from rolltap.types.chat import Message, ToolCall
-from rolltap.types.generation import ChatDelta, Choice, Completion, TokenLogprob, ToolCallDelta
+from rolltap.types.generation import ChatDelta, Choice, TokenLogprob, ToolCallDelta, Usage
+
+
+class Answer(NamedTuple):
+    """What a backend has answered, so far or in all."""
+
+    choices: list[Choice]
+    usage: Usage | None
+    extra: dict[str, object]
+    """Further fields of the upstream's reply."""
 
 
 class _ChoiceParts:
     """The pieces of one choice, joined once at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: int) -> None:
+        self.index = index
         self.text: list[str] = []
         self.reasoning: list[str] = []
         self.calls: dict[int, ToolCallDelta] = {}
         self.arguments: dict[int, list[str]] = {}
         self.logprobs: list[TokenLogprob] | None = None
+        self.extra: dict[str, object] = {}
+        self.end: ChatDelta | None = None
 
     def add(self, delta: ChatDelta) -> None:
         if delta.text:
@@ -28,21 +40,48 @@ class _ChoiceParts:
             if self.logprobs is None:
                 self.logprobs = []
             self.logprobs.extend(delta.logprobs)
+        if delta.extra is not None:
+            self.extra |= delta.extra
+        if delta.finish_reason is not None:
+            self.end = delta
 
     def _add_call(self, fragment: ToolCallDelta) -> None:
         call = self.calls.setdefault(fragment.index, ToolCallDelta(index=fragment.index))
         call.id = call.id or fragment.id
         call.name = call.name or fragment.name
+        call.extra = call.extra or fragment.extra
         self.arguments.setdefault(fragment.index, []).append(fragment.arguments)
+
+    def choice(self) -> Choice:
+        calls = [
+            ToolCall(
+                name=call.name or "",
+                arguments="".join(self.arguments[number]) or ("{}" if self.end is not None else ""),
+                id=call.id or "",
+                extra=call.extra or {},
+            )
+            for number, call in sorted(self.calls.items())
+        ]
+        choice = Choice(
+            index=self.index,
+            text="".join(self.text),
+            reasoning="".join(self.reasoning),
+            tool_calls=calls,
+            logprobs=self.logprobs,
+            extra=self.extra,
+        )
+        if self.end is not None and self.end.finish_reason is not None:
+            choice.finish_reason, choice.stop_sequence = self.end.finish_reason, self.end.stop_sequence
+        return choice
 
 
 class Collector:
-    """Takes the deltas of one request and fills in its `Completion`."""
+    """Takes the deltas of one request; says at any time what they add up to."""
 
-    def __init__(self, completion: Completion) -> None:
-        self._completion = completion
+    def __init__(self) -> None:
         self._parts: dict[int, _ChoiceParts] = {}
-        self._choices: dict[int, Choice] = {}
+        self._usage: Usage | None = None
+        self._extra: dict[str, object] = {}
 
     @property
     def begun(self) -> set[int]:
@@ -53,34 +92,17 @@ class Collector:
         """Take the next delta."""
         parts = self._parts.get(delta.index)
         if parts is None:
-            parts = self._parts[delta.index] = _ChoiceParts()
-            self._choices[delta.index] = Choice(index=delta.index)
+            parts = self._parts[delta.index] = _ChoiceParts(delta.index)
         parts.add(delta)
-        choice = self._choices[delta.index]
-        if delta.finish_reason is not None:
-            choice.finish_reason, choice.stop_sequence = delta.finish_reason, delta.stop_sequence
         if delta.usage is not None:
-            self._completion.usage = delta.usage
-        if delta.extra is not None:
-            choice.extra |= delta.extra
+            self._usage = delta.usage
         if delta.reply_extra is not None:
-            self._completion.extra |= delta.reply_extra
+            self._extra |= delta.reply_extra
 
-    def collect(self) -> Completion:
-        """The completion with everything that came so far."""
-        for index, parts in self._parts.items():
-            choice = self._choices[index]
-            choice.text = "".join(parts.text)
-            choice.reasoning = "".join(parts.reasoning)
-            choice.tool_calls = [
-                ToolCall(
-                    name=call.name or "", arguments="".join(parts.arguments[number]) or "{}", id=call.id or ""
-                )
-                for number, call in sorted(parts.calls.items())
-            ]
-            choice.logprobs = parts.logprobs
-        self._completion.choices = [self._choices[index] for index in sorted(self._choices)]
-        return self._completion
+    def collect(self) -> Answer:
+        """Everything that came so far."""
+        choices = [self._parts[index].choice() for index in sorted(self._parts)]
+        return Answer(choices, self._usage, self._extra)
 
 
 def as_message(choice: Choice) -> Message:
@@ -89,14 +111,40 @@ def as_message(choice: Choice) -> Message:
         role="assistant",
         content=choice.text,
         reasoning=choice.reasoning or None,
-        tool_calls=choice.tool_calls,
+        tool_calls=tuple(choice.tool_calls),
+        extra=choice.extra,
     )
 
 
-def transcript(messages: Iterable[Message]) -> str:
-    """Messages as plain text: what a text-only node shows of its prompt."""
-    lines = []
-    for message in messages:
-        calls = "".join(f"\n[call {call.name} {call.arguments}]" for call in message.tool_calls)
-        lines.append(f"{message.role}: {message.text}{calls}\n")
-    return "".join(lines)
+def as_deltas(choices: list[Choice], *, ended: bool = True) -> list[ChatDelta]:
+    """A collected reply as deltas again: for a client that joins a call, or asks again for one that has ended."""
+    deltas = []
+    for choice in choices:
+        calls: list[ToolCallDelta | ToolCall] = [
+            ToolCallDelta(
+                index=number, id=call.id, name=call.name, arguments=call.arguments, extra=call.extra or None
+            )
+            for number, call in enumerate(choice.tool_calls)
+        ]
+        if choice.reasoning:
+            deltas.append(ChatDelta(index=choice.index, reasoning=choice.reasoning))
+        if choice.text or choice.logprobs or choice.extra:
+            deltas.append(
+                ChatDelta(
+                    index=choice.index,
+                    text=choice.text,
+                    logprobs=choice.logprobs,
+                    extra=dict(choice.extra) or None,
+                )
+            )
+        if calls:
+            deltas.append(ChatDelta(index=choice.index, tool_calls=calls))
+        if ended:
+            deltas.append(
+                ChatDelta(
+                    index=choice.index,
+                    finish_reason=choice.finish_reason,
+                    stop_sequence=choice.stop_sequence,
+                )
+            )
+    return deltas

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from rolltap.bases.backends import BackendHandle
+from rolltap.backend_handle import BackendHandle
 from rolltap.errors import BadRequest
 from rolltap.types.chat import ChatRequest
 

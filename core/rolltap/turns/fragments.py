@@ -1,6 +1,8 @@
 """Tool calls from a chat upstream, put in order: what comes in pieces, with gaps or without a name yet."""
 
-from rolltap.bases.parsing import CallFragment
+from typing import Any
+
+from rolltap.bases.parsers import CallFragment
 from rolltap.errors import UpstreamError
 from rolltap.turns.choices import new_call_id
 from rolltap.types.chat import ToolCall
@@ -13,6 +15,7 @@ class _Call:
         self.index: int | None = None
         """Its number among the calls that the client has been told of; None until its name is known."""
         self.held = ""
+        self.extra: dict[str, Any] | None = None
         self.empty = True
         """Whether no arguments have come yet."""
 
@@ -37,7 +40,7 @@ class CallFragments:
             return [ToolCallDelta(index=self.told - 1, arguments=call.arguments)]
         if isinstance(call, ToolCall):
             whole = _Call(call.id)
-            return [self._begin(whole, call.name, call.arguments or "{}")]
+            return [self._begin(whole, call.name, call.arguments or "{}", dict(call.extra) or None)]
         before: list[ToolCallDelta] = []
         known = self._open.get(call.index)
         if known is None or _is_another(call, known):
@@ -47,22 +50,30 @@ class CallFragments:
         known.id = known.id or call.id
         known.empty = known.empty and not call.arguments
         if known.index is not None:
-            return [ToolCallDelta(index=known.index, arguments=call.arguments)] if call.arguments else []
+            if not call.arguments and not call.extra:
+                return []
+            return [ToolCallDelta(index=known.index, arguments=call.arguments, extra=call.extra)]
         if not call.name:
             known.held += call.arguments
+            known.extra = known.extra or call.extra
             return before
-        return [*before, self._begin(known, call.name, known.held + call.arguments)]
+        return [
+            *before,
+            self._begin(known, call.name, known.held + call.arguments, call.extra or known.extra),
+        ]
 
     def finish(self) -> list[ToolCallDelta]:
         """The choice is over: what its calls still lack. Raises `UpstreamError` for one whose name never came."""
         return [piece for call in self._open.values() for piece in _completed(call)]
 
-    def _begin(self, call: _Call, name: str, arguments: str) -> ToolCallDelta:
+    def _begin(
+        self, call: _Call, name: str, arguments: str, extra: dict[str, Any] | None = None
+    ) -> ToolCallDelta:
         call.index = self.told
         self.told += 1
         call_id = call.id if call.id and call.id not in self._used else new_call_id()
         self._used.add(call_id)
-        return ToolCallDelta(index=call.index, id=call_id, name=name, arguments=arguments)
+        return ToolCallDelta(index=call.index, id=call_id, name=name, arguments=arguments, extra=extra)
 
 
 def _is_another(call: ToolCallDelta, known: _Call) -> bool:

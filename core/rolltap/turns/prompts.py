@@ -5,27 +5,34 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from rolltap.models import Model
-from rolltap.record import canonical
-from rolltap.record.forest import Forest, Node, branch_reason
+from rolltap.record.canonical import Fingerprint
+from rolltap.record.fold import SessionRecord
+from rolltap.record.forest import Node
 from rolltap.rendering import Rendered, Renderer
 from rolltap.types.chat import ChatRequest, Message
-from rolltap.types.record import Context, Fingerprint, Prompt, pack_ids
+from rolltap.types.ledger import Context, Definition, Prompt
+from rolltap.types.nodes import pack_ids
 
 _OFF_LOOP_CHARS = 20_000
 """Texts longer than this are rendered and tokenized in a thread: the loop serves others meanwhile."""
 
 
-class Conversation(NamedTuple):
+class Placement(NamedTuple):
     """A request's place in the forest, found when it starts; others may commit beside it meanwhile."""
 
     context: Context
-    parent: Node | None
-    kept: int
-    """How many of the request's messages the parent covers."""
-    new: list[Fingerprint]
+    canonical: bytes = b""
+    """The context's canonical digest."""
+    definitions: tuple[Definition, ...] = ()
+    """What of the context the session has not kept yet."""
+    parent: Node | None = None
+    """The node whose ids are sent again."""
+    after: Node | None = None
+    """The node whose conversation the request's messages go on from."""
+    kept: int = 0
+    """How many of the request's messages that conversation covers."""
+    new: Sequence[Fingerprint] = ()
     """The messages after those."""
-    link: bytes
-    """The hash chain up to the last message; b"" for a raw prompt, which no conversation matches."""
     note: str | None = None
     """A reason to branch that the messages themselves don't show."""
 
@@ -37,24 +44,17 @@ class Conversation(NamedTuple):
             return "the prompt begins with this node's recorded sequence"
         return f"messages[0] to messages[{self.kept - 1}] are recorded up to this node"
 
-    def branch_reason(self, forest: Forest) -> str | None:
-        """Why this call did not extend a leaf; None where it did or is the first."""
+    def branch_reason(self, record: SessionRecord) -> str | None:
+        """Why this call would not extend a leaf; None where it would, or would be the first."""
         if self.note is not None:
             return self.note
-        if self.link:
-            return branch_reason(forest, self.parent, self.context, self.new, self.kept)
-        siblings = self.parent.children if self.parent else forest.roots
-        return "the prompt goes on differently" if siblings else None
-
-
-NOWHERE = Conversation(Context("", b"", b""), None, 0, [], b"")
-"""The place of a request that no session records: nobody asks for it, so finding it would be work for nothing."""
+        return record.forest.branch_reason(self.parent, self.canonical, self.context, self.new, self.kept)
 
 
 class TokenPrompt(NamedTuple):
     """A request ready for a token backend."""
 
-    conversation: Conversation
+    placement: Placement
     ids: list[int]
     """Everything the engine is sent: the parent's recorded ids, then the new ones."""
     new: Prompt
@@ -63,36 +63,37 @@ class TokenPrompt(NamedTuple):
     """The prompt's last text: some templates open the model's thinking there."""
 
 
-def place(request: ChatRequest, forest: Forest, *, model: str, tokens: bool) -> Conversation:
+def find_parent(request: ChatRequest, record: SessionRecord, *, model: str, tokens: bool) -> Placement:
     """Find the longest recorded conversation that the request's messages go on from."""
-    context = canonical.context(model, request.tools, request.template_kwargs)
-    messages = [canonical.fingerprint(message) for message in request.messages]
-    start = canonical.chain_start(context)
-    links = canonical.chain(start, messages)
-    parent, kept = forest.match(links, messages, tokens=tokens)
-    return Conversation(context, parent, kept, messages[kept:], links[-1] if links else start)
+    context, new = record.definitions.context(model, request.tools, request.template_kwargs)
+    canonical = record.definitions.canonical(context, new)
+    match = record.forest.find_parent(request.messages, canonical, tokens=tokens)
+    return Placement(context, canonical, new, match.node, match.node, match.kept, match.new)
 
 
-async def prepare(request: ChatRequest, forest: Forest, model: Model) -> TokenPrompt:
-    """The ids for a request to `model`, extending what `forest` has recorded of it."""
+async def prepare(request: ChatRequest, record: SessionRecord, model: Model) -> TokenPrompt:
+    """The ids for a request to `model`, extending what `record` has of it."""
     renderer = model.tokenizing
     if request.prompt is not None:
-        return await _raw(request, forest, model.name, renderer)
-    conversation = place(request, forest, model=model.name, tokens=True)
+        return await _raw(request, record, model.name, renderer)
+    placement = find_parent(request, record, model=model.name, tokens=True)
     if model.config.history == "template":
-        return await _as_the_template_shows(request, forest, conversation, renderer)
-    if conversation.parent is None:
+        return await _as_the_template_shows(request, record, placement, renderer)
+    parent = placement.parent
+    if parent is None:
         rendered = await _off_loop(request.messages, lambda: renderer.prompt(request))
-        return _prompt(conversation, [], rendered)
-    recorded = conversation.parent.tokens()
-    new = request.messages[conversation.kept :]
-    rendered = await _off_loop(new, lambda: renderer.suffix(request, conversation.kept, recorded[-1]))
-    return _prompt(conversation, recorded, rendered)
+        return _prompt(request, placement, [], rendered)
+    recorded = parent.tokens()
+    new = request.messages[placement.kept :]
+    rendered = await _off_loop(new, lambda: renderer.suffix(request, placement.kept, recorded[-1]))
+    return _prompt(request, placement, recorded, rendered)
 
 
-def _prompt(conversation: Conversation, recorded: list[int], rendered: Rendered) -> TokenPrompt:
-    new = Prompt(ids=pack_ids(rendered.ids), messages=conversation.new)
-    return TokenPrompt(conversation, recorded + rendered.ids, new, rendered.text[-200:])
+def _prompt(
+    request: ChatRequest, placement: Placement, recorded: list[int], rendered: Rendered
+) -> TokenPrompt:
+    new = Prompt(ids=pack_ids(rendered.ids), messages=request.messages[placement.kept :])
+    return TokenPrompt(placement, recorded + rendered.ids, new, rendered.text[-200:])
 
 
 async def _off_loop(new: Sequence[Message], render: Callable[[], Rendered]) -> Rendered:
@@ -102,43 +103,41 @@ async def _off_loop(new: Sequence[Message], render: Callable[[], Rendered]) -> R
 
 
 async def _as_the_template_shows(
-    request: ChatRequest, forest: Forest, recorded: Conversation, renderer: Renderer
+    request: ChatRequest, record: SessionRecord, recorded: Placement, renderer: Renderer
 ) -> TokenPrompt:
     """`history = "template"`: the whole conversation as the template renders it, recorded ids or not."""
     rendered = await _off_loop(request.messages, lambda: renderer.prompt(request))
-    parent, covered = forest.match_ids(rendered.ids, model=recorded.context.model)
+    parent, covered = record.forest.match_ids(pack_ids(rendered.ids), model=recorded.context.model)
     note = None
     if recorded.parent is not None and parent is not recorded.parent:
         note = 'history = "template": the template shows the recorded turns differently'
-    new = Prompt(ids=pack_ids(rendered.ids[covered:]), messages=recorded.new)
-    conversation = recorded._replace(parent=parent, note=note)
-    return TokenPrompt(conversation, rendered.ids, new, rendered.text[-200:])
+    new = Prompt(ids=pack_ids(rendered.ids[covered:]), messages=request.messages[recorded.kept :])
+    placement = recorded._replace(parent=parent, note=note)
+    return TokenPrompt(placement, rendered.ids, new, rendered.text[-200:])
 
 
-async def _raw(request: ChatRequest, forest: Forest, model: str, renderer: Renderer) -> TokenPrompt:
+async def _raw(request: ChatRequest, record: SessionRecord, model: str, renderer: Renderer) -> TokenPrompt:
     """A raw prompt: it extends the longest recorded sequence that it begins with."""
-    context = canonical.context(model, [], {})
-    if isinstance(request.prompt, list):
-        ids = request.prompt
-        parent, covered = forest.match_ids(ids, model=model)
-        conversation = Conversation(context, parent, 0, [], b"")
-        return TokenPrompt(conversation, ids, Prompt(ids=pack_ids(ids[covered:])), "")
+    place = Placement(Context(model))
+    if isinstance(request.prompt, tuple):
+        packed = pack_ids(request.prompt)
+        parent, covered = record.forest.match_ids(packed, model=model)
+        new = Prompt(ids=packed[covered * 4 :])
+        return TokenPrompt(place._replace(parent=parent), [*request.prompt], new, "")
     text = request.prompt or ""
-    parent, start = forest.match_text(text, model=model)
+    parent, start = record.forest.match_text(text, model=model)
     note = None
     if parent is not None:
-        new = renderer.encode(text[start:])
-        closing = parent.last_id()
-        if closing not in renderer.closers:
-            return _raw_prompt(Conversation(context, parent, 0, [], b""), parent.tokens(), new, text[start:])
-        if new[:1] == [closing]:
-            return _raw_prompt(
-                Conversation(context, parent, 0, [], b""), parent.tokens(), new[1:], text[start:]
-            )
+        ids = renderer.encode(text[start:])
+        last = parent.last_id()
+        if last not in renderer.closers:
+            return _raw_prompt(place._replace(parent=parent), parent.tokens(), ids, text[start:])
+        if ids[:1] == [last]:
+            return _raw_prompt(place._replace(parent=parent), parent.tokens(), ids[1:], text[start:])
         note = "the prompt goes on without the end-of-turn token that the model produced"
     ids = await asyncio.to_thread(renderer.encode, text, add_special_tokens=True)
-    return _raw_prompt(Conversation(context, None, 0, [], b"", note), [], ids, text)
+    return _raw_prompt(place._replace(note=note), [], ids, text)
 
 
-def _raw_prompt(conversation: Conversation, recorded: list[int], new: list[int], text: str) -> TokenPrompt:
-    return TokenPrompt(conversation, recorded + new, Prompt(ids=pack_ids(new), text=text), "")
+def _raw_prompt(placement: Placement, recorded: list[int], new: list[int], text: str) -> TokenPrompt:
+    return TokenPrompt(placement, recorded + new, Prompt(ids=pack_ids(new), text=text), "")

@@ -2,14 +2,14 @@
 
 from typing import Any, NamedTuple
 
-from rolltap.bases.parsing import ReasoningParser, ToolParser
+from rolltap.bases.parsers import ReasoningParser, ToolParser
 from rolltap.errors import BadRequest, failure
 from rolltap.models import Model
 from rolltap.plugins import Answer, Plugins
 from rolltap.reading import OutputReader
-from rolltap.turns.guarding import GuardedReasoningParser, GuardedToolParser
+from rolltap.turns.parser_guard import GuardedReasoningParser, GuardedToolParser
 from rolltap.types.chat import ChatRequest
-from rolltap.types.record import SessionInfo
+from rolltap.types.ledger import SessionInfo
 
 _KINDS: dict[str, type] = {"tool_parser": ToolParser, "reasoning_parser": ReasoningParser}
 

@@ -4,17 +4,17 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from rolltap.bases.backends import BackendHandle, TokenBackend
+from rolltap.backend_handle import BackendHandle
+from rolltap.bases.backends import TokenBackend
 from rolltap.errors import UpstreamError
-from rolltap.record.forest import Forest
 from rolltap.rendering import Renderer
-from rolltap.turns.base import Turn, named
+from rolltap.turns.base import Turn, TurnRecord
 from rolltap.turns.choices import TokenChoice
+from rolltap.turns.collecting import as_message
 from rolltap.turns.prompts import TokenPrompt
 from rolltap.turns.readers import Readers
 from rolltap.types.chat import ChatRequest
-from rolltap.types.generation import ChatDelta, Choice, Completion, TokenDelta, Usage
-from rolltap.types.record import NodesRecorded
+from rolltap.types.generation import ChatDelta, Choice, TokenDelta, TokenRequest, Usage
 
 
 class TokenTurn(Turn):
@@ -24,14 +24,24 @@ class TokenTurn(Turn):
         self,
         request: ChatRequest,
         handle: BackendHandle,
-        completion: Completion,
         *,
+        backend: TokenBackend,
         prompt: TokenPrompt,
         renderer: Renderer,
         readers: Readers,
+        session: str,
+        request_id: str,
     ) -> None:
-        super().__init__(request, handle, completion)
+        super().__init__(request, handle)
+        self._backend = backend
         self._prompt = prompt
+        self._token_request = TokenRequest(
+            prompt_ids=tuple(prompt.ids),
+            sampling=request.sampling,
+            stream=request.stream or (bool(request.sampling.stop) and not backend.stops_at_strings),
+            session=session,
+            request_id=request_id,
+        )
         self._cached_tokens: int | None = None
         self._echoed = False
         self._choices = [
@@ -41,11 +51,7 @@ class TokenTurn(Turn):
 
     async def deltas(self) -> AsyncGenerator[ChatDelta, None]:
         """Send the ids; yield the text, the thinking and the calls that come back."""
-        backend = self.handle.backend
-        assert isinstance(backend, TokenBackend)  # noqa: S101 - the pipeline chose the turn by it
-        async with aclosing(
-            self._each(backend.generate(self._prompt.ids, self.request.sampling), TokenDelta)
-        ) as stream:
+        async with aclosing(self._checked(self._backend.generate(self._token_request), TokenDelta)) as stream:
             async for token_delta in stream:
                 for delta in self._feed(token_delta) or [ChatDelta(index=token_delta.index)]:
                     self._collector.add(delta)
@@ -55,7 +61,10 @@ class TokenTurn(Turn):
         for delta in self._ended():
             self._collector.add(delta)
             yield delta
-        self._collect()
+        if not self._echoed:
+            self.handle.warn_once(
+                "does not echo the ids of its prompts: that it saw what it was sent is not proved"
+            )
 
     def _ended(self) -> list[ChatDelta]:
         """The rest of the choices that a backend ended without saying why: it had no more to say."""
@@ -63,7 +72,7 @@ class TokenTurn(Turn):
         for choice in self._choices:
             if choice.finished:
                 continue
-            if not choice.begun or self.handle.backend.ends_explicitly:
+            if not choice.begun or self._backend.ends_explicitly:
                 raise UpstreamError(f"the engine's answer ended before choice {choice.index} was finished")
             deltas += choice.feed(TokenDelta(index=choice.index, finish_reason="stop"))
         return deltas
@@ -76,40 +85,45 @@ class TokenTurn(Turn):
             for choice in self._choices:
                 choice.check_echo(self._prompt.ids, delta.prompt_token_ids)
         if delta.sampling is not None:
-            self._sampling |= delta.sampling
+            self.sampling |= delta.sampling
         if delta.cached_tokens is not None:
             self._cached_tokens = delta.cached_tokens
         return self._choices[delta.index].feed(delta)
 
-    def _collect(self) -> None:
-        if not self._echoed:
-            self.handle.warn_once(
-                "does not echo the ids of its prompts: that it saw what it was sent is not proved"
-            )
-        self._ends = [choice.end() for choice in self._choices]
-        for end in self._ends:
+    def final_deltas(self) -> list[ChatDelta]:
+        """See `Turn.final_deltas`."""
+        ends = [choice.end() for choice in self._choices]
+        for end in ends:
             self._collector.add(end)
-        self._collector.collect().usage = Usage(
+        return ends
+
+    def usage(self) -> Usage:
+        """See `Turn.usage`."""
+        return Usage(
             prompt_tokens=len(self._prompt.ids),
             completion_tokens=sum(choice.num_tokens for choice in self._choices),
             cached_tokens=self._cached_tokens,
         )
 
-    def entry(self, forest: Forest, *, aborted: bool = False) -> NodesRecorded | None:
+    def recorded(self, *, aborted: bool = False, error: str | None = None) -> TurnRecord | None:
         """The prompt's new ids, and each choice's ids and logprobs."""
-        texts = {choice.index: choice for choice in self._collector.collect().choices}
-        conversation, outputs = self._prompt.conversation, []
+        said = {choice.index: choice for choice in self.answer().choices}
+        raw = self.request.prompt is not None
+        outputs = []
         for choice in self._choices:
             if aborted and not choice.num_tokens:
                 continue
-            said = texts.get(choice.index, Choice(index=choice.index))
-            raw = self._prompt.new.text is not None
-            output = choice.output(str(uuid.uuid4()), text=said.text if raw else None)
-            if aborted:
-                output.delivery = "aborted"
-                output.finish_reason = output.finish_reason or "abort"
-            outputs.append(named(output, said, conversation) if output.ids else output)
-        return self._recorded(conversation, self._prompt.new, outputs, forest) if outputs else None
+            read = said.get(choice.index, Choice(index=choice.index))
+            outputs.append(
+                choice.output(
+                    str(uuid.uuid4()),
+                    text=read.text if raw else None,
+                    message=None if raw else as_message(read),
+                    aborted=aborted,
+                    error=error,
+                )
+            )
+        return TurnRecord(self._prompt.placement, self._prompt.new, outputs) if outputs else None
 
     @property
     def drifted(self) -> bool:

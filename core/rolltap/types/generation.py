@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from rolltap.types.chat import ToolCall
+from rolltap.types.chat import ImagePart, Sampling, ToolCall
+from rolltap.types.frozen import freeze_fields
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "abort"]
 
@@ -16,6 +17,29 @@ class Usage(Struct, kw_only=True):
     completion_tokens: int = 0
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+
+
+class TokenRequest(Struct, kw_only=True, frozen=True):
+    """What a token backend is asked: to generate `sampling.n` choices after `prompt_ids`."""
+
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    stream: bool = True
+    """Whether anybody reads the tokens as they come. Where nobody does, one delta a choice is enough."""
+    session: str = ""
+    """The session's id; "" for a request without one."""
+    request_id: str = ""
+    """Names the request in logs; the same in the reply's `x-request-id`."""
+    priority: int = 0
+    """Lower is sooner, for engines that schedule by it."""
+    cache_salt: str = ""
+    """Requests of other salts must not share cached prefixes with this one; "": all share."""
+    images: tuple[ImagePart, ...] = ()
+    """The prompt's images, in order, for engines that take them."""
+
+    def __post_init__(self) -> None:
+        """Make lists tuples."""
+        freeze_fields(self, tuples=("prompt_ids", "images"))
 
 
 class TokenDelta(Struct, kw_only=True):
@@ -56,6 +80,8 @@ class ToolCallDelta(Struct, kw_only=True):
     id: str | None = None
     name: str | None = None
     arguments: str = ""
+    extra: dict[str, Any] | None = None
+    """What the upstream wrote beside the call; kept with it."""
 
 
 class TokenLogprob(Struct, kw_only=True):
@@ -109,7 +135,7 @@ class Completion(Struct, kw_only=True):
     created: int
     choices: list[Choice] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    node_ids: list[str] = field(default_factory=list)
+    node_ids: tuple[str, ...] = ()
     """The recorded nodes, one a choice; empty without a session."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of the upstream's reply."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from rolltap import TagToolParser, ToolCall, ToolParser, arguments_from_json, hookimpl
+from rolltap import TagToolParser, ToolCall, ToolParser, hookimpl
+from rolltap.parsing import arguments_from_json
 
 
 class AcmeToolParser(TagToolParser):

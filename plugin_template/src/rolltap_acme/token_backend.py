@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator
 
-from rolltap import Sampling, TokenBackend, TokenDelta, hookimpl
+from rolltap import TokenBackend, TokenDelta, TokenRequest, hookimpl
 
 
 class AcmeTokenBackend(TokenBackend):
@@ -13,8 +13,9 @@ class AcmeTokenBackend(TokenBackend):
 
     parameters = frozenset({"n", "max_tokens", "seed"})  # a request that sets another one is refused by name
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling) -> AsyncIterator[TokenDelta]:
+    async def generate(self, request: TokenRequest) -> AsyncIterator[TokenDelta]:
         """Yield tokens as they come, each with its logprob; the last of a choice says why it ended."""
+        prompt_ids, sampling = request.prompt_ids, request.sampling
         chance = random.Random(sampling.seed)
         counts = Counter(prompt_ids)
         length = sampling.max_tokens or 16

@@ -96,7 +96,7 @@ def _assistant(blocks: Sequence[Block], where: str) -> Message:
         role="assistant",
         content="".join(texts) if texts else None,
         reasoning="".join(thoughts) or None,
-        tool_calls=calls,
+        tool_calls=tuple(calls),
     )
 
 
@@ -140,7 +140,7 @@ def _result(block: Block, where: str) -> tuple[Message, list[ImagePart]]:
 def _joined(parts: Sequence[TextPart | ImagePart]) -> Content:
     """Text blocks alone are one text; beside an image each keeps its place."""
     if any(isinstance(part, ImagePart) for part in parts):
-        return list(parts)
+        return tuple(parts)
     return "\n".join(part.text for part in parts if isinstance(part, TextPart))
 
 

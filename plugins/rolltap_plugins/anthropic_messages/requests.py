@@ -13,11 +13,14 @@ from rolltap_plugins.anthropic_messages.history import (
     system_text,
 )
 from rolltap_plugins.wire import read_body, refused, unnamed
-from rolltap_plugins.wire.sampling import SamplingFields, sampling
+from rolltap_plugins.wire.sampling import SamplingFields, sampling, told
 
 log = logging.getLogger(__name__)
 
-METADATA = frozenset(
+CLIENT_FIELDS = frozenset({"metadata", "user_profile_id", "workspace_id"})
+"""Fields that say who asks."""
+
+UPSTREAM_FIELDS = frozenset(
     {
         "anthropic_beta",
         "anthropic_version",
@@ -27,14 +30,11 @@ METADATA = frozenset(
         "context_management",
         "diagnostics",
         "inference_geo",
-        "metadata",
         "service_tier",
         "speed",
-        "user_profile_id",
-        "workspace_id",
     }
 )
-"""Fields that change no token here: who asks, how to bill and cache, what Anthropic's own servers should trim."""
+"""Fields that change no token here: how to bill and cache, what Anthropic's own servers should trim."""
 
 
 class Tool(Struct, kw_only=True):
@@ -106,25 +106,22 @@ def decode(body: dict[str, Any], *, may_be_empty: bool = False) -> ChatRequest:
         wire.stop = wire.stop_sequences
     return ChatRequest(
         model=wire.model or "",
-        messages=messages,
-        tools=tools,
+        messages=tuple(messages),
+        tools=tuple(tools),
         tool_choice=_tool_choice(wire.tool_choice, tools),
         parallel_tool_calls=_parallel(wire.tool_choice),
         sampling=sampling(
             wire,
             max_tokens=wire.max_tokens,
             top_logprobs=None,
-            extra=unnamed(body, MessagesBody.__struct_fields__, METADATA),
+            extra=unnamed(body, MessagesBody.__struct_fields__, CLIENT_FIELDS, UPSTREAM_FIELDS),
         ),
         template_kwargs=_template_kwargs(wire.thinking),
         stream=bool(wire.stream),
         include_usage=True,
-        metadata=_metadata(body),
+        client_fields=told(body, CLIENT_FIELDS),
+        upstream=told(body, UPSTREAM_FIELDS),
     )
-
-
-def _metadata(body: dict[str, Any]) -> dict[str, Any]:
-    return {name: body[name] for name in (*METADATA, "output_config") if body.get(name) is not None}
 
 
 def _template_kwargs(thinking: Thinking | None) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from rolltap_plugins.upstream.options import api_key, check_url, read_options
+from rolltap import read_options
+from rolltap_plugins.upstream.options import api_key, check_url
 
 
 class Options(Struct, frozen=True, kw_only=True):

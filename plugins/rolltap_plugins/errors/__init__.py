@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 import aiohttp
 import msgspec
 
-from rolltap import BackendHandle, ErrorInfo, RequestError, UpstreamError, hookimpl
+from rolltap import BackendView, ErrorInfo, RequestError, UpstreamError, hookimpl
 from rolltap_plugins.errors.kinds import (
     AUTHENTICATION,
     BAD_REQUEST,
@@ -41,12 +41,12 @@ _BY_TYPE: tuple[tuple[tuple[type[BaseException], ...], Kind], ...] = (
 
 
 @hookimpl
-def classify_error(error: BaseException, backend: BackendHandle | None) -> ErrorInfo:
+def classify_error(error: BaseException, backend: BackendView | None) -> ErrorInfo:
     """An answer for every exception, so that no other plugin's is asked after this one."""
     return classify(error, backend)
 
 
-def classify(error: BaseException, backend: BackendHandle | None = None) -> ErrorInfo:
+def classify(error: BaseException, backend: BackendView | None = None) -> ErrorInfo:
     """What the exception means to a client. An exception that says nothing is a plain 500."""
     if isinstance(error, RequestError):
         return error.info

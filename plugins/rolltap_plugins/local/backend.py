@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from rolltap import SAMPLING_PARAMETERS, BadRequest, Sampling, TokenBackend, TokenDelta, UpstreamError
+from rolltap import SAMPLING_PARAMETERS, BadRequest, TokenBackend, TokenDelta, TokenRequest, UpstreamError
 from rolltap_plugins.local.engine import Engine
 from rolltap_plugins.local.model import Model
 from rolltap_plugins.local.options import LocalOptions
@@ -55,7 +55,7 @@ class LocalBackend(TokenBackend):
         model, engine = self._ready()
         return {"model": self._source} | model.facts() | {"running": engine.running}
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling) -> AsyncGenerator[TokenDelta, None]:
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
         """See `TokenBackend.generate`: one delta a token, logprobs raw.
 
         Raises `BadRequest` for a wrong prompt or parameter, and `UpstreamError` with status 400 and code
@@ -63,9 +63,10 @@ class LocalBackend(TokenBackend):
         backend is not running.
         """
         model, engine = self._ready()
+        prompt_ids = list(request.prompt_ids)
         self._check_prompt(prompt_ids, model)
         settings = settle(
-            sampling,
+            request.sampling,
             room=model.context_length - len(prompt_ids),
             vocab_size=model.vocab_size,
             eos_ids=model.eos_ids,
@@ -75,15 +76,15 @@ class LocalBackend(TokenBackend):
             raise BadRequest(
                 f"n is {settings.n}; this backend's max_num_seqs is {self.options.max_num_seqs}", param="n"
             )
-        request = Request(prompt_ids, settings)
-        engine.submit(request)
+        running = Request(prompt_ids, settings)
+        engine.submit(running)
         try:
-            while (event := await request.events.get()) is not None:
+            while (event := await running.events.get()) is not None:
                 if isinstance(event, Exception):
                     raise event
                 yield event
         finally:
-            request.cancelled = True
+            running.cancelled = True
 
     def _ready(self) -> tuple[Model, Engine]:
         if self._model is None or self._engine is None:

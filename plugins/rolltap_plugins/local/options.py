@@ -1,11 +1,10 @@
 """The keys of a `kind = "local"` table."""
 
-import difflib
 from typing import Any, Literal
 
 import msgspec
 
-from rolltap import ConfigError
+from rolltap import read_options
 
 
 class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,13 +41,4 @@ class LocalOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def read(cls, options: dict[str, Any]) -> "LocalOptions":
         """The options of a backend's table. Raises `ConfigError` that names the key, the value and what is allowed."""
-        known = cls.__struct_fields__
-        for key in options:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                raise ConfigError(f"local backend: unknown key {key!r}; {hint}")
-        try:
-            return msgspec.convert(options, cls)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"local backend: {error}; the table is {options}") from error
+        return read_options(options, cls, "backend of kind 'local'")

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
-from rolltap import ConfigError
-from rolltap_plugins.upstream.options import Seconds, api_key, check_url, read_options
+from rolltap import ConfigError, read_options
+from rolltap_plugins.upstream.options import Seconds, api_key, check_url
 from rolltap_plugins.upstream.requests import Style
 
 _OPENAI = "api.openai.com"

@@ -7,18 +7,20 @@ from msgspec import Meta
 
 import rolltap
 from rolltap import ChatRequest, Completion, ErrorInfo, ErrorReply, MessageConverter, StreamEncoder, hookimpl
-from rolltap_plugins.openai_dialects.chat_reply import ChatStream, chat_completion
+from rolltap_plugins.openai_dialects.chat_reply import ChatState, ChatStream, chat_completion
 from rolltap_plugins.openai_dialects.history import WireMessage, history
 from rolltap_plugins.openai_dialects.replies import error_reply
 from rolltap_plugins.openai_dialects.tools import Function, Tool, function_tools, tool_choice
 from rolltap_plugins.wire import read_body, refused, unnamed
 from rolltap_plugins.wire.sampling import (
-    METADATA,
+    CLIENT_FIELDS,
+    UPSTREAM_FIELDS,
     AtLeastOne,
     NotNegative,
     SamplingFields,
     StreamOptions,
     sampling,
+    told,
 )
 
 DIALECT = "openai.chat"
@@ -91,28 +93,27 @@ def _decode(chat: ChatBody, body: dict[str, Any]) -> ChatRequest:
     if any(kind != "text" for kind in chat.modalities or ()):
         raise refused("modalities", "may hold nothing but text.")
     tools, choice = _tools(chat, body)
-    metadata = {name: body[name] for name in METADATA if body.get(name) is not None}
-    if chat.functions:
-        metadata["functions"] = True
     template_kwargs = dict(chat.chat_template_kwargs or {})
     if chat.reasoning_effort is not None:
         template_kwargs["reasoning_effort"] = chat.reasoning_effort
     return ChatRequest(
         model=chat.model or "",
-        messages=history(chat.messages),
-        tools=tools,
+        messages=tuple(history(chat.messages)),
+        tools=tuple(tools),
         tool_choice=choice,
         parallel_tool_calls=chat.parallel_tool_calls,
         sampling=sampling(
             chat,
             max_tokens=_max_tokens(chat),
             top_logprobs=_top_logprobs(chat),
-            extra=unnamed(body, ChatBody.__struct_fields__, METADATA),
+            extra=unnamed(body, ChatBody.__struct_fields__, CLIENT_FIELDS, UPSTREAM_FIELDS),
         ),
         template_kwargs=template_kwargs,
         stream=bool(chat.stream),
         include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
-        metadata=metadata,
+        client_fields=told(body, CLIENT_FIELDS),
+        upstream=told(body, UPSTREAM_FIELDS),
+        state=ChatState(functions=bool(chat.functions)),
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from rolltap import (
     ChatDelta,
@@ -25,6 +26,13 @@ from rolltap_plugins.openai_dialects.replies import (
 from rolltap_plugins.wire import fragments
 
 
+class ChatState(Struct, frozen=True):
+    """What the reply must know of the request's form."""
+
+    functions: bool = False
+    """Whether the client speaks the deprecated `functions`."""
+
+
 def chat_completion(request: ChatRequest, completion: Completion) -> dict[str, Any]:
     """The body of a plain reply."""
     return completion.extra | {
@@ -39,7 +47,7 @@ def chat_completion(request: ChatRequest, completion: Completion) -> dict[str, A
 
 def _wants_functions(request: ChatRequest) -> bool:
     """Whether the client speaks the deprecated `functions`, and so looks for `function_call` in the reply."""
-    return bool(request.metadata.get("functions"))
+    return isinstance(request.state, ChatState) and request.state.functions
 
 
 def _choice(choice: Choice, functions: bool) -> dict[str, Any]:

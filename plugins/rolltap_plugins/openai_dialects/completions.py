@@ -21,11 +21,13 @@ from rolltap import (
 from rolltap_plugins.openai_dialects.replies import DONE, error_reply, finish_reason, stream_error, usage_body
 from rolltap_plugins.wire import read_body, refused, unnamed
 from rolltap_plugins.wire.sampling import (
-    METADATA,
+    CLIENT_FIELDS,
+    UPSTREAM_FIELDS,
     NotNegative,
     SamplingFields,
     StreamOptions,
     sampling,
+    told,
 )
 
 DIALECT = "openai.completions"
@@ -67,17 +69,18 @@ class CompletionsConverter(MessageConverter):
             raise refused("logprobs", "can't be given together with echo: there are none for a prompt.")
         return ChatRequest(
             model=raw.model or "",
-            prompt=prompt,
+            prompt=prompt if isinstance(prompt, str) else tuple(prompt),
             sampling=sampling(
                 raw,
                 max_tokens=raw.max_tokens or MAX_TOKENS,
                 top_logprobs=raw.logprobs,
-                extra=unnamed(body, CompletionsBody.__struct_fields__, METADATA),
+                extra=unnamed(body, CompletionsBody.__struct_fields__, CLIENT_FIELDS, UPSTREAM_FIELDS),
             ),
             stream=bool(raw.stream),
             include_usage=bool(raw.stream_options and raw.stream_options.include_usage),
             echo=bool(raw.echo),
-            metadata={name: body[name] for name in METADATA if body.get(name) is not None},
+            client_fields=told(body, CLIENT_FIELDS),
+            upstream=told(body, UPSTREAM_FIELDS),
         )
 
     def encode(self, request: ChatRequest, completion: Completion) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def _assistant(wire: WireMessage, content: Content, where: str) -> Message:
         role="assistant",
         content=content,
         reasoning=wire.reasoning or wire.reasoning_content or None,
-        tool_calls=calls,
+        tool_calls=tuple(calls),
         name=wire.name,
     )
 
@@ -100,7 +100,7 @@ def _assistant(wire: WireMessage, content: Content, where: str) -> Message:
 def _content(value: str | list[Part] | None, where: str) -> Content:
     if value is None or isinstance(value, str):
         return value
-    return [_part(part, f"{where}.content[{at}]") for at, part in enumerate(value)]
+    return tuple(_part(part, f"{where}.content[{at}]") for at, part in enumerate(value))
 
 
 def _part(part: Part, where: str) -> TextPart | ImagePart:

@@ -1,9 +1,11 @@
 """The store "memory": logs in lists, gone when the process ends."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
-from rolltap import ConfigError, Entry, Store, hookimpl
+from rolltap import ConfigError, Store, hookimpl
+from rolltap.record import Entry, SessionCreated
 
 KIND = "memory"
 
@@ -13,10 +15,13 @@ class MemoryStore(Store):
 
     def __init__(self) -> None:
         self._logs: dict[str, list[Entry]] = {}
+        self._claims: dict[str, float] = {}
 
     async def append(self, session: str, entry: Entry) -> int:
         """See `Store.append`."""
-        log = self._logs.setdefault(session, [])
+        if isinstance(entry, SessionCreated):
+            self._logs.setdefault(session, [])
+        log = self._logs[session]
         log.append(entry)
         return len(log)
 
@@ -25,13 +30,21 @@ class MemoryStore(Store):
         log = self._logs.get(session, ())
         return list(enumerate(log[after:], start=after + 1))
 
-    async def sessions(self) -> Sequence[str]:
+    async def sessions(self, *, after: str = "", limit: int = 1000) -> Sequence[str]:
         """See `Store.sessions`."""
-        return list(self._logs)
+        ids = [*self._logs]
+        start = ids.index(after) + 1 if after in self._logs else 0
+        return ids[start : start + limit]
 
     async def delete(self, session: str) -> None:
         """See `Store.delete`."""
         self._logs.pop(session, None)
+
+    async def claim(self, key: str, ttl_s: float) -> bool:
+        """See `Store.claim`."""
+        now = time.monotonic()
+        self._claims = {name: until for name, until in self._claims.items() if until > now}
+        return self._claims.setdefault(key, now + ttl_s) == now + ttl_s
 
 
 @hookimpl

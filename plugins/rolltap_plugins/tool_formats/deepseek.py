@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from rolltap import JsonToolParser, ToolCall, ToolParser, arguments_from_json, hookimpl, mark_pattern
+from rolltap import ToolCall, ToolParser, hookimpl
+from rolltap.parsing import JsonToolParser, arguments_from_json, mark_pattern
 
 _SEPARATOR = "<｜tool▁sep｜>"  # noqa: RUF001  # the tokens are spelt so
 _NAME = r"\s*+[^\s<{}\[\]]{0,128}+\s*+"

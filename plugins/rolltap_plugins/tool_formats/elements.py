@@ -4,7 +4,8 @@ import json
 from abc import abstractmethod
 from typing import Any, ClassVar, Literal
 
-from rolltap import TagToolParser, ToolCall, as_json
+from rolltap import TagToolParser, ToolCall
+from rolltap.parsing import as_json
 
 Schema = dict[str, Any]
 

@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from rolltap import Marks, Reasoning, ReasoningParser, ToolCall, ToolParser, arguments_from_json, hookimpl
+from rolltap import Reasoning, ReasoningParser, ToolCall, ToolParser, hookimpl
+from rolltap.parsing import Marks, arguments_from_json
 
 _HEADER_MARKS = Marks("<|message|>", "<|end|>", "<|call|>", "<|return|>")
 _BODY_MARKS = Marks("<|start|>", "<|channel|>", "<|end|>", "<|call|>", "<|return|>")

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable
 
-from rolltap import JsonToolParser, ToolCall, ToolParser, arguments_from_json, hookimpl, mark_pattern
+from rolltap import ToolCall, ToolParser, hookimpl
+from rolltap.parsing import JsonToolParser, arguments_from_json, mark_pattern
 
 _SEPARATOR = "<|tool_call_argument_begin|>"
 _ID = re.compile(r"(?:functions\.)?(?P<name>.+?)(?::\d+)?")

@@ -2,15 +2,8 @@
 
 from collections.abc import Callable
 
-from rolltap import (
-    JsonToolParser,
-    ToolCall,
-    ToolParser,
-    arguments_from_json,
-    calls_from_json,
-    hookimpl,
-    mark_pattern,
-)
+from rolltap import ToolCall, ToolParser, hookimpl
+from rolltap.parsing import JsonToolParser, arguments_from_json, calls_from_json, mark_pattern
 
 _WORD = r"[^\s\[\]{}]{1,128}+"
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
-from rolltap import ToolCall, ToolParser, as_json, hookimpl
+from rolltap import ToolCall, ToolParser, hookimpl
+from rolltap.parsing import as_json
 
 _BEGINS = re.compile(r"\s*+\[\s*+[A-Za-z_][\w.]*+\s*+\(")
 _MAY_BEGIN = re.compile(r"\s*+(?:\[\s*+(?:[A-Za-z_][\w.]{0,128}+\s*+)?)?")

@@ -4,7 +4,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from rolltap import ChatRequest, Content, Message, Sampling, TextPart, ToolCall, ToolChoice
+from rolltap import (
+    ChatRequest,
+    Content,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    Sampling,
+    TextPart,
+    ToolCall,
+    ToolChoice,
+)
 
 _SPECIAL = frozenset({"extra", "logit_bias", "max_tokens", "n", "top_logprobs"})
 _PLAIN = tuple(name for name in Sampling.__struct_fields__ if name not in _SPECIAL)
@@ -51,9 +62,9 @@ def chat_body(request: ChatRequest, model: str, style: Style) -> dict[str, Any]:
     body |= _sampling(request.sampling, style)
     if request.template_kwargs:
         body |= _template_kwargs(request.template_kwargs, style)
-    if request.metadata:
+    for fields in (request.client_fields, request.upstream):
         names = (*_EVERYWHERE, *_OPENAI_ONLY) if style.openai else _EVERYWHERE
-        body |= {name: request.metadata[name] for name in names if name in request.metadata}
+        body |= {name: fields[name] for name in names if name in fields}
     return body | request.sampling.extra
 
 
@@ -112,14 +123,19 @@ def _message(message: Message, style: Style) -> dict[str, Any]:
 
 
 def _content(content: Content) -> str | list[dict[str, Any]] | None:
-    if not isinstance(content, list):
+    if content is None or isinstance(content, str):
         return content
-    return [
-        {"type": "text", "text": part.text}
-        if isinstance(part, TextPart)
-        else {"type": "image_url", "image_url": {"url": part.url}}
-        for part in content
-    ]
+    return [_part(part) for part in content]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    match part:
+        case TextPart():
+            return {**part.extra, "type": "text", "text": part.text}
+        case ImagePart():
+            return {"type": "image_url", "image_url": {**part.extra, "url": part.url}}
+        case FilePart():
+            return {"type": "file", "file": {**part.extra, "filename": part.name, "file_data": part.url}}
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from rolltap import Sampling, TokenBackend, TokenDelta, UpstreamError
+from rolltap import Sampling, TokenBackend, TokenDelta, TokenRequest, UpstreamError
 from rolltap_plugins.vllm.client import PATHS, Client, Served, event_error
 from rolltap_plugins.vllm.engine import Engine
 from rolltap_plugins.vllm.options import Options
@@ -17,6 +17,8 @@ from rolltap_plugins.vllm.sse import events
 
 _PROBE_IDS = [0]
 """A prompt that any vocabulary has."""
+
+_PROBE = TokenRequest(prompt_ids=tuple(_PROBE_IDS), sampling=Sampling(max_tokens=1))
 
 
 class VLLMBackend(TokenBackend):
@@ -56,7 +58,7 @@ class VLLMBackend(TokenBackend):
         served = await self._client.served()
         version = await self._client.get("/version", missing={})
         echo = logprobs = False
-        async for delta in self.generate(_PROBE_IDS, Sampling(max_tokens=1)):
+        async for delta in self.generate(_PROBE):
             echo = echo or delta.prompt_token_ids == _PROBE_IDS
             logprobs = logprobs or (bool(delta.token_ids) and delta.logprobs is not None)
         return {
@@ -69,8 +71,9 @@ class VLLMBackend(TokenBackend):
             "logprobs_mode": served.logprobs_mode,
         }
 
-    async def generate(self, prompt_ids: list[int], sampling: Sampling) -> AsyncGenerator[TokenDelta, None]:
-        """Generate after `prompt_ids`. Raises `UpstreamError`, `BadRequest` or aiohttp's errors."""
+    async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
+        """See `TokenBackend.generate`. Raises `UpstreamError`, `BadRequest` or aiohttp's errors."""
+        prompt_ids, sampling = list(request.prompt_ids), request.sampling
         served = await self._served()
         began = False
         try:

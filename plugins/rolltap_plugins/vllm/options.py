@@ -2,14 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from difflib import get_close_matches
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Struct, field
 
-from rolltap import ConfigError
+from rolltap import ConfigError, read_options
 
 Seconds = Annotated[float, Meta(gt=0)]
 LogprobsMode = Literal["", "raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
@@ -48,15 +47,7 @@ class Options(Struct, frozen=True, kw_only=True):
     @classmethod
     def read(cls, table: Mapping[str, Any], model: str, environ: Mapping[str, str] = os.environ) -> "Options":
         """The options in `table`, checked. Raises `ConfigError` that names the key, the value and the way out."""
-        for key in table:
-            if key not in cls.__struct_fields__:
-                raise ConfigError(
-                    f"{_where(model)}: unknown option {key!r}{_hint(key, cls.__struct_fields__)}"
-                )
-        try:
-            options = msgspec.convert(dict(table), cls)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"{_where(model)}: {_explained(error, table)}") from error
+        options = read_options(table, cls, _where(model))
         options._check(model, environ)
         return msgspec.structs.replace(options, url=options.url.rstrip("/").removesuffix("/v1").rstrip("/"))
 
@@ -112,17 +103,3 @@ class Options(Struct, frozen=True, kw_only=True):
 
 def _where(model: str) -> str:
     return f"model {model!r}, backend of kind 'vllm'"
-
-
-def _explained(error: msgspec.ValidationError, table: Mapping[str, Any]) -> str:
-    """The key, its value and what is allowed, from an error such as "Expected `float`, got `str` - at `$.timeout_s`"."""
-    reason, _, place = str(error).partition(" - at ")
-    key = place.strip("`$.").partition("[")[0]
-    allowed = get_args(get_type_hints(Options)[key]) if reason.startswith("Invalid enum") else ()
-    names = ", ".join(repr(name) for name in allowed if name)
-    return f"option {key!r} is {table[key]!r}: {f'allowed are {names}' if names else reason}"
-
-
-def _hint(key: str, known: tuple[str, ...]) -> str:
-    near = get_close_matches(key, known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else f"; known are: {', '.join(known)}"

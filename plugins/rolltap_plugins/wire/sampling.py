@@ -1,5 +1,6 @@
 """The sampling parameters of OpenAI and vLLM, which every dialect here takes beside its own."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -15,20 +16,24 @@ NotNegative = Annotated[int, Meta(ge=0)]
 Choices = Annotated[int, Meta(ge=1, le=4096)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
-METADATA = frozenset(
+CLIENT_FIELDS = frozenset({"metadata", "safety_identifier", "store", "user"})
+"""Fields of OpenAI's that say who asks and what to note of it."""
+
+UPSTREAM_FIELDS = frozenset(
     {
-        "metadata",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_options",
         "prompt_cache_retention",
-        "safety_identifier",
         "service_tier",
-        "store",
-        "user",
     }
 )
-"""Fields that change no token: who asks, and how the provider should cache, bill or keep it."""
+"""Fields of OpenAI's that say how a provider should cache, bill or speed up the answer."""
+
+
+def told(body: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Those of the fields that the client has sent."""
+    return {name: body[name] for name in names if body.get(name) is not None}
 
 
 class SamplingFields(Struct, kw_only=True):
@@ -73,7 +78,7 @@ def sampling(
         min_p=fields.min_p,
         seed=fields.seed,
         stop=_stop(fields.stop),
-        stop_token_ids=fields.stop_token_ids or None,
+        stop_token_ids=tuple(fields.stop_token_ids) if fields.stop_token_ids else None,
         ignore_eos=fields.ignore_eos,
         presence_penalty=fields.presence_penalty,
         frequency_penalty=fields.frequency_penalty,
@@ -85,11 +90,11 @@ def sampling(
     )
 
 
-def _stop(value: str | list[str] | None) -> list[str] | None:
+def _stop(value: str | list[str] | None) -> tuple[str, ...] | None:
     strings = [value] if isinstance(value, str) else value
     if strings and "" in strings:
         raise refused("stop", "has an empty string, which every text ends with.")
-    return strings or None
+    return tuple(strings) if strings else None
 
 
 def _logit_bias(value: dict[str, float] | None) -> dict[int, float] | None:

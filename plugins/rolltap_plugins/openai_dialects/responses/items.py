@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from rolltap import ImagePart, Message, Role, TextPart, ToolCall
@@ -90,10 +91,11 @@ class _Reader:
             case Item(type="message"):
                 self.messages.append(_message(item, where))
             case Item(type="reasoning"):
-                assistant = self._assistant()
-                assistant.reasoning = (assistant.reasoning or "") + _thoughts(item, where)
+                thoughts = (self._assistant().reasoning or "") + _thoughts(item, where)
+                self._change(reasoning=thoughts)
             case Item(type="function_call" | "custom_tool_call"):
-                self._assistant().tool_calls.append(_call(item, where))
+                calls = (*self._assistant().tool_calls, _call(item, where))
+                self._change(tool_calls=calls)
             case Item(type="function_call_output" | "custom_tool_call_output"):
                 self._result(item, where)
             case _ if item.type in PROVIDERS_OWN:
@@ -104,7 +106,7 @@ class _Reader:
     def finish(self) -> None:
         """Add the images of the results so far: models look at them in user messages alone."""
         if self._images:
-            self.messages.append(Message(role="user", content=self._images))
+            self.messages.append(Message(role="user", content=tuple(self._images)))
             self._images = []
 
     def _assistant(self) -> Message:
@@ -113,18 +115,21 @@ class _Reader:
             self.messages.append(Message(role="assistant"))
         return self.messages[-1]
 
+    def _change(self, **fields: Any) -> None:
+        """Put another message in the place of the last."""
+        self.messages[-1] = msgspec.structs.replace(self.messages[-1], **fields)
+
     def _say(self, item: Item, where: str) -> None:
         content = _content(item.content, f"{where}.content")
-        if isinstance(content, list):
+        if not isinstance(content, str):
             raise refused(f"{where}.content", "of an assistant can't be an image.")
-        assistant = self._assistant()
-        assistant.content = assistant.text + content
+        self._change(content=self._assistant().text + content)
 
     def _result(self, item: Item, where: str) -> None:
         if item.call_id is None:
             raise refused(f"{where}.call_id", "is missing.")
         content = _content(item.output, f"{where}.output")
-        if isinstance(content, list):
+        if not isinstance(content, str):
             self._images += [part for part in content if isinstance(part, ImagePart)]
             content = "".join(part.text for part in content if isinstance(part, TextPart)) or _IMAGE_ONLY
         self.messages.append(Message(role="tool", content=content, tool_call_id=item.call_id))
@@ -156,13 +161,13 @@ def _call(item: Item, where: str) -> ToolCall:
     return ToolCall(name=item.name, arguments=arguments or "{}", id=item.call_id or "")
 
 
-def _content(value: str | list[Part] | None, where: str) -> str | list[TextPart | ImagePart]:
+def _content(value: str | list[Part] | None, where: str) -> str | tuple[TextPart | ImagePart, ...]:
     """Text alone is one text; beside an image each part keeps its place."""
     if value is None:
         raise refused(where, "is missing.")
     if isinstance(value, str):
         return value
-    parts = [_part(part, f"{where}[{at}]") for at, part in enumerate(value)]
+    parts = tuple(_part(part, f"{where}[{at}]") for at, part in enumerate(value))
     if any(isinstance(part, ImagePart) for part in parts):
         return parts
     return "".join(part.text for part in parts if isinstance(part, TextPart))

@@ -4,7 +4,7 @@ from typing import Any
 
 from rolltap import ChatRequest, Choice, Completion, FinishReason, ToolCall, Usage
 from rolltap_plugins.openai_dialects.replies import logprobs_body
-from rolltap_plugins.openai_dialects.responses.tools import NAMESPACES, echoed_choice, echoed_tools
+from rolltap_plugins.openai_dialects.responses.tools import echoed_choice, echoed_tools, state_of
 
 _INCOMPLETE: dict[FinishReason, str | None] = {
     "length": "max_output_tokens",
@@ -21,7 +21,7 @@ def response(request: ChatRequest, completion: Completion) -> dict[str, Any]:
 
 def envelope(request: ChatRequest, completion: Completion) -> dict[str, Any]:
     """A response that has only begun."""
-    sampling, metadata = request.sampling, request.metadata
+    sampling, state = request.sampling, state_of(request)
     parallel = request.parallel_tool_calls
     return {
         "id": completion.id,
@@ -32,15 +32,15 @@ def envelope(request: ChatRequest, completion: Completion) -> dict[str, Any]:
         "incomplete_details": None,
         "instructions": None,
         "max_output_tokens": sampling.max_tokens,
-        "metadata": metadata.get("metadata") or {},
+        "metadata": request.client_fields.get("metadata") or {},
         "model": completion.model,
         "output": [],
         "parallel_tool_calls": True if parallel is None else parallel,
         "previous_response_id": request.previous_id,
-        "reasoning": metadata.get("reasoning"),
+        "reasoning": state.reasoning,
         "store": request.keep,
         "temperature": sampling.temperature,
-        "text": metadata.get("text") or {"format": {"type": "text"}},
+        "text": state.text or {"format": {"type": "text"}},
         "tool_choice": echoed_choice(request),
         "tools": echoed_tools(request),
         "top_p": sampling.top_p,
@@ -124,7 +124,7 @@ def call_item(name: str, status: str, call: ToolCall, request: ChatRequest) -> d
         "name": call.name,
         "arguments": call.arguments,
     }
-    if namespace := request.metadata.get(NAMESPACES, {}).get(call.name):
+    if namespace := state_of(request).namespaces.get(call.name):
         item["namespace"] = namespace
     return item
 

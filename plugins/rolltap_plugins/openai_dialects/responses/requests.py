@@ -6,13 +6,21 @@ from msgspec import Meta, Struct
 
 from rolltap import ChatRequest, Message
 from rolltap_plugins.openai_dialects.responses.items import Item, history
-from rolltap_plugins.openai_dialects.responses.tools import NAMESPACES, Tool, function_tools
+from rolltap_plugins.openai_dialects.responses.tools import ResponsesState, Tool, function_tools
 from rolltap_plugins.openai_dialects.tools import tool_choice
 from rolltap_plugins.wire import read_body, refused, unnamed
-from rolltap_plugins.wire.sampling import METADATA as COMMON_METADATA
-from rolltap_plugins.wire.sampling import AtLeastOne, NotNegative, SamplingFields, StreamOptions, sampling
+from rolltap_plugins.wire.sampling import (
+    CLIENT_FIELDS,
+    AtLeastOne,
+    NotNegative,
+    SamplingFields,
+    StreamOptions,
+    sampling,
+    told,
+)
+from rolltap_plugins.wire.sampling import UPSTREAM_FIELDS as COMMON_UPSTREAM_FIELDS
 
-METADATA = COMMON_METADATA | {
+UPSTREAM_FIELDS = COMMON_UPSTREAM_FIELDS | {
     "access_programs",
     "background_options",
     "client_metadata",
@@ -82,22 +90,17 @@ def decode(body: dict[str, Any]) -> ChatRequest:
     tools, namespaces = function_tools(wire.tools or ())
     choice, allowed = tool_choice(wire.tool_choice, [tool["function"]["name"] for tool in tools])
     wire.response_format = _response_format(wire) or wire.response_format
-    metadata = {
-        name: body[name] for name in (*METADATA, "reasoning", "text", "include") if body.get(name) is not None
-    }
-    if namespaces:
-        metadata[NAMESPACES] = namespaces
     return ChatRequest(
         model=wire.model or "",
-        messages=[*instructions, *history(wire.input)],
-        tools=[tool for tool in tools if tool["function"]["name"] in allowed],
+        messages=(*instructions, *history(wire.input)),
+        tools=tuple(tool for tool in tools if tool["function"]["name"] in allowed),
         tool_choice=choice,
         parallel_tool_calls=wire.parallel_tool_calls,
         sampling=sampling(
             wire,
             max_tokens=wire.max_output_tokens or wire.max_tokens,
             top_logprobs=_top_logprobs(wire),
-            extra=unnamed(body, ResponsesBody.__struct_fields__, METADATA),
+            extra=unnamed(body, ResponsesBody.__struct_fields__, CLIENT_FIELDS, UPSTREAM_FIELDS),
         ),
         template_kwargs=_template_kwargs(wire),
         stream=bool(wire.stream),
@@ -105,7 +108,9 @@ def decode(body: dict[str, Any]) -> ChatRequest:
         previous_id=wire.previous_response_id or None,
         keep=wire.store is not False,
         num_instructions=len(instructions),
-        metadata=metadata,
+        client_fields=told(body, CLIENT_FIELDS),
+        upstream=told(body, UPSTREAM_FIELDS),
+        state=ResponsesState(namespaces=namespaces, reasoning=body.get("reasoning"), text=body.get("text")),
     )
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from rolltap import ChatDelta, ChatRequest, Completion, ErrorInfo, StreamEncoder, ToolCall, ToolCallDelta
 from rolltap_plugins.openai_dialects.replies import logprobs_body
 from rolltap_plugins.openai_dialects.responses.replies import (
@@ -52,7 +54,13 @@ class _Called:
     def __init__(self, name: str, index: int, call: ToolCall) -> None:
         self.name = name
         self.index = index
-        self.call = call
+        self._call = call
+        self.arguments: list[str] = []
+
+    @property
+    def call(self) -> ToolCall:
+        """The call as far as it has come."""
+        return msgspec.structs.replace(self._call, arguments="".join(self.arguments))
 
 
 class ResponseStream(StreamEncoder):
@@ -175,9 +183,9 @@ class ResponseStream(StreamEncoder):
             called = self._calls[fragment.index] = _Called(
                 item_id(self._completion, "fc", index), index, call
             )
-            frames += self._begin(call_item(called.name, "in_progress", call, self._request))
+            frames += self._begin(call_item(called.name, "in_progress", called.call, self._request))
         if fragment.arguments:
-            called.call.arguments += fragment.arguments
+            called.arguments.append(fragment.arguments)
             frames += self._event(
                 "response.function_call_arguments.delta",
                 item_id=called.name,
@@ -187,12 +195,14 @@ class ResponseStream(StreamEncoder):
         return frames
 
     def _close_call(self, called: _Called, status: str) -> bytes:
-        called.call.arguments = called.call.arguments or "{}"
+        if not any(called.arguments):
+            called.arguments.append("{}")
+        call = called.call
         done = self._event(
             "response.function_call_arguments.done",
             item_id=called.name,
             output_index=called.index,
-            name=called.call.name,
-            arguments=called.call.arguments,
+            name=call.name,
+            arguments=call.arguments,
         )
-        return done + self._end(called.index, call_item(called.name, status, called.call, self._request))
+        return done + self._end(called.index, call_item(called.name, status, call, self._request))

@@ -11,8 +11,19 @@ from rolltap_plugins.wire import refused
 
 log = logging.getLogger(__name__)
 
-NAMESPACES = "namespaces"
-"""The entry of a request's metadata that says which namespace a function came in."""
+
+class ResponsesState(Struct, frozen=True, kw_only=True):
+    """What the reply must know of the request's form."""
+
+    namespaces: dict[str, str] = {}
+    """The namespace that a function came in, by its name."""
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+
+
+def state_of(request: ChatRequest) -> ResponsesState:
+    """The state that the request was decoded with; an empty one for a request that was not decoded here."""
+    return request.state if isinstance(request.state, ResponsesState) else ResponsesState()
 
 
 class Tool(Struct, kw_only=True):

@@ -1,4 +1,4 @@
-"""What a plugin's backend gave, made fit to be kept: the record must be readable, whatever a plugin does."""
+"""Validates a backend's delta before it is recorded: a log must stay readable, whatever a plugin does."""
 
 from typing import get_args
 
@@ -20,7 +20,7 @@ def check_finish_reason(reason: str | None, index: int) -> None:
         )
 
 
-def taken(delta: ChatDelta, num_choices: int) -> ChatDelta:
+def checked_delta(delta: ChatDelta, num_choices: int) -> ChatDelta:
     """A copy of a chat backend's delta, for the plugin may yield one object many times; its texts made whole.
 
     Raises `UpstreamError` for a choice that nobody asked for, or an unknown `finish_reason`.

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from rolltap.bases.json_text import as_json, members
+from rolltap.parsing.json_text import as_json, members
 from rolltap.types.chat import ToolCall
 
 _NAME_KEYS = ("name", "function", "tool_name", "tool")

@@ -1,13 +1,11 @@
-"""A chat backend used directly: bodies of a wire format in and out, without a server, a session or a record.
+"""A chat backend used in this process: bodies of a wire format in and out, without a server, a session or a record.
 
-What the server does with a dialect and what this does are the same parts: the converters that plugins offer, the
-classification of errors, the collecting of deltas. Two things differ, because nobody's HTTP client is on the other
-side: bodies are read leniently (`MessageConverter.decode_leniently`), and a stream that just stops is taken as ended.
+It is the server's own way of a request, with one backend and nothing recorded. Two things differ, because nobody's HTTP
+client is on the other side: bodies are read leniently (`MessageConverter.decode_leniently`), and a stream that just
+stops is taken as ended.
 """
 
-import time
 import uuid
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from functools import cache
@@ -15,18 +13,19 @@ from typing import Any
 
 import orjson
 
+from rolltap.backend_handle import BackendHandle
 from rolltap.bases import backends
 from rolltap.bases.converters import MessageConverter
+from rolltap.call import Call, Origin, Unrecorded
 from rolltap.classifying import classify
-from rolltap.config import PluginsConfig
+from rolltap.config import BackendConfig, ModelConfig, PluginsConfig
 from rolltap.errors import PluginError
+from rolltap.models import Model, Models
+from rolltap.pipeline import Pipeline
 from rolltap.plugins import Plugins
-from rolltap.turns.base import each
-from rolltap.turns.collecting import Collector
-from rolltap.turns.fragments import CallFragments
 from rolltap.types.chat import ChatRequest
-from rolltap.types.direct import BackendResponse, StreamEvent
-from rolltap.types.generation import ChatDelta, Completion, Usage
+from rolltap.types.generation import Completion
+from rolltap.types.in_process import BackendResponse, StreamEvent
 
 ANTHROPIC = "anthropic.messages"
 OPENAI = "openai.chat"
@@ -85,12 +84,11 @@ async def _send(backend: backends.ChatBackend, dialect: str, body: dict[str, Any
     converter = await _converter(dialect)
     headers = {"content-type": "application/json"}
     try:
-        request = converter.decode_leniently({**body, "stream": False})
-        completion = _blank(converter, request)
-        async with aclosing(_deltas(backend, request, completion)) as deltas:
+        call = _begin(backend, converter, converter.decode_leniently({**body, "stream": False}))
+        async with aclosing(call.deltas()) as deltas:
             async for _ in deltas:
                 pass
-        return BackendResponse(converter.encode(request, completion), headers=headers)
+        return BackendResponse(converter.encode(call.request, call.completion), headers=headers)
     except Exception as error:  # noqa: BLE001 - the boundary at which errors become this dialect's answers
         info = await classify(_plugins(), error)
         reply = converter.error(info, f"req_{uuid.uuid4().hex}")
@@ -102,53 +100,31 @@ async def _stream(
 ) -> AsyncGenerator[bytes, None]:
     """The reply's frames, one at a time. The first waits for the backend to accept, so that a refusal stands alone."""
     converter = await _converter(dialect)
-    request = ChatRequest()
-    completion = _blank(converter, request)
-    encoder = converter.stream(request, completion)
+    encoder = converter.stream(ChatRequest(), Completion(id="", model="", created=0))
     try:
-        request = converter.decode_leniently({**body, "stream": True})
-        completion = _blank(converter, request)
-        encoder = converter.stream(request, completion)
+        call = _begin(backend, converter, converter.decode_leniently({**body, "stream": True}))
+        encoder = converter.stream(call.request, call.completion)
         begun = False
-        async with aclosing(_deltas(backend, request, completion)) as deltas:
+        async with aclosing(call.deltas()) as deltas:
             async for delta in deltas:
                 start = b"" if begun else encoder.start()
                 begun = True
                 for frame in _frames(start + encoder.delta(delta)):
                     yield frame
-        for frame in _frames((b"" if begun else encoder.start()) + encoder.finish(completion)):
+        for frame in _frames((b"" if begun else encoder.start()) + encoder.finish(call.completion)):
             yield frame
     except Exception as error:  # noqa: BLE001 - as above
         for frame in _frames(encoder.error(await classify(_plugins(), error))):
             yield frame
 
 
-async def _deltas(
-    backend: backends.ChatBackend, request: ChatRequest, completion: Completion
-) -> AsyncGenerator[ChatDelta, None]:
-    """The backend's deltas; `completion` is filled in by the end."""
-    collector, calls = Collector(completion), defaultdict[int, CallFragments](CallFragments)
-    usage: Usage | None = None
-    pieces = 0
-    async with aclosing(each(backend.chat(request), ChatDelta, plugin=type(backend).__name__)) as stream:
-        async for delta in stream:
-            said = calls[delta.index]
-            delta.tool_calls = [fragment for call in delta.tool_calls for fragment in said.take(call)]
-            if delta.finish_reason is not None:
-                delta.tool_calls += said.finish()
-            usage = delta.usage or usage
-            pieces += bool(delta.text or delta.reasoning or delta.tool_calls)
-            collector.add(delta)
-            yield delta
-    collector.collect()
-    # Where the upstream counts nothing, the pieces that came are the best count of what was generated.
-    completion.usage = usage or Usage(completion_tokens=pieces)
-
-
-def _blank(converter: MessageConverter, request: ChatRequest) -> Completion:
-    return Completion(
-        id=f"{converter.id_prefix}{uuid.uuid4().hex}", model=request.model, created=int(time.time())
-    )
+def _begin(backend: backends.ChatBackend, converter: MessageConverter, request: ChatRequest) -> Call:
+    """The request's call: its model is whatever it names, and the backend is the only one."""
+    kind = type(backend).__name__
+    config = ModelConfig(name=request.model or kind, tool_parser="", backends=[BackendConfig(kind=kind)])
+    handle = BackendHandle(backend, name=kind, kind=kind, model=config.name, may_just_stop=True)
+    pipeline = Pipeline(Models([Model(config, [handle], None)]), _plugins())
+    return pipeline.begin(request, Unrecorded(), Origin(converter.dialect, id_prefix=converter.id_prefix))
 
 
 def _frames(data: bytes) -> list[bytes]:

@@ -4,11 +4,11 @@ import re
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
-from rolltap.bases.argument_stream import ArgumentStream
-from rolltap.bases.json_text import JsonScanner
-from rolltap.bases.marks import mark_pattern
-from rolltap.bases.parsing import CallFragment
-from rolltap.bases.tag_parsing import TagToolParser, resume
+from rolltap.bases.parsers import CallFragment
+from rolltap.parsing.argument_stream import ArgumentStream
+from rolltap.parsing.json_text import JsonScanner
+from rolltap.parsing.marks import mark_pattern
+from rolltap.parsing.tag_parsing import TagToolParser, resume
 from rolltap.types.chat import ToolCall
 
 FENCE = r"\s*+(?:`{1,2}\Z|```[A-Za-z]{0,16}+\s*+)?"

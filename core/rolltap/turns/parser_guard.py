@@ -1,11 +1,14 @@
-"""Parsers of plugins, guarded: what one does wrong is an error that names its plugin, and no fault of the backend."""
+"""Parsers, guarded: what one does wrong is an error that names its plugin, and no fault of the backend."""
 
 from collections.abc import Sequence
 from typing import TypeVar
 
-from rolltap.bases.parsing import Reasoning, ReasoningParser, ToolParser
+from rolltap.bases.parsers import Reasoning, ReasoningParser, ToolParser
 from rolltap.errors import RolltapError, failure
 from rolltap.types.chat import ToolCall
+
+_FAILURES = (Exception, SystemExit, KeyboardInterrupt)
+"""What a plugin's code may raise without ending the server."""
 
 Pieces = TypeVar("Pieces", bound=Sequence[object])
 
@@ -26,14 +29,14 @@ class GuardedToolParser(ToolParser):
         """See `ToolParser.feed`."""
         try:
             return _checked(self._parser.feed(text), str, ToolCall)
-        except Exception as error:
+        except _FAILURES as error:
             raise _named(error, self._plugin, self._parser, "feed") from error
 
     def finish(self) -> Sequence[str | ToolCall]:
         """See `ToolParser.finish`."""
         try:
             return _checked(self._parser.finish(), str, ToolCall)
-        except Exception as error:
+        except _FAILURES as error:
             raise _named(error, self._plugin, self._parser, "finish") from error
 
 
@@ -49,21 +52,21 @@ class GuardedReasoningParser(ReasoningParser):
         self._parser.call_marks = self.call_marks
         try:
             self._parser.begin(prompt_tail)
-        except Exception as error:
+        except _FAILURES as error:
             raise _named(error, self._plugin, self._parser, "begin") from error
 
     def feed(self, text: str) -> Sequence[str | Reasoning]:
         """See `ReasoningParser.feed`."""
         try:
             return _checked(self._parser.feed(text), str, Reasoning)
-        except Exception as error:
+        except _FAILURES as error:
             raise _named(error, self._plugin, self._parser, "feed") from error
 
     def finish(self) -> Sequence[str | Reasoning]:
         """See `ReasoningParser.finish`."""
         try:
             return _checked(self._parser.finish(), str, Reasoning)
-        except Exception as error:
+        except _FAILURES as error:
             raise _named(error, self._plugin, self._parser, "finish") from error
 
 
@@ -75,10 +78,22 @@ def _checked(pieces: Pieces, text: type, other: type) -> Pieces:
             raise TypeError(
                 f"it gave a value of type {type(piece).__name__}; its list may hold str and {other.__name__}"
             )
+        if isinstance(piece, ToolCall):
+            _check_call(piece)
     return pieces
 
 
-def _named(error: Exception, plugin: str, parser: object, method: str) -> Exception:
+def _check_call(call: ToolCall) -> None:
+    for name in ("name", "arguments", "id"):
+        value: object = getattr(call, name)
+        if not isinstance(value, str):
+            raise TypeError(
+                f"it gave a ToolCall whose {name} is a value of type {type(value).__name__}; it must be str "
+                "(arguments: a JSON text)"
+            )
+
+
+def _named(error: BaseException, plugin: str, parser: object, method: str) -> Exception:
     if isinstance(error, RolltapError):
         return error
     return failure(plugin, f"{type(parser).__name__}.{method} failed: {type(error).__name__}: {error}")

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from rolltap.bases.marks import Held, marks_of
-from rolltap.bases.parsing import Reasoning, ReasoningParser
+from rolltap.bases.parsers import Reasoning, ReasoningParser
+from rolltap.parsing.marks import Held, marks_of
 
 
 class TagReasoningParser(ReasoningParser):

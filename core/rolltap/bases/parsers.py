@@ -9,7 +9,7 @@ from msgspec import Struct
 from rolltap.types.chat import ToolCall
 
 
-class CallFragment(ToolCall):
+class CallFragment(ToolCall, frozen=True):
     """A piece of a call whose arguments are still being written; it can't be taken back.
 
     The first of a call has its name and its id, the following have more of `arguments` alone, up to the last one of that

@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
-from rolltap.bases.calls import calls_from_json
-from rolltap.bases.json_text import JsonScanner
-from rolltap.bases.marks import Held, mark_pattern, marks_of
-from rolltap.bases.parsing import ToolParser
+from rolltap.bases.parsers import ToolParser
+from rolltap.parsing.calls import calls_from_json
+from rolltap.parsing.json_text import JsonScanner
+from rolltap.parsing.marks import Held, mark_pattern, marks_of
 from rolltap.types.chat import ToolCall
 
 Step = Literal["inside", "closed", "broken"]

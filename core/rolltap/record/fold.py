@@ -1,0 +1,131 @@
+"""A session as its log tells it: the fold of the entries, each taken in proportion to what is new in it."""
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from rolltap.errors import BadRequest
+from rolltap.record.definitions import Definitions
+from rolltap.record.forest import Forest, Node
+from rolltap.types.chat import Message
+from rolltap.types.frozen import FrozenDict
+from rolltap.types.ledger import (
+    CallBegun,
+    CallFailed,
+    CallRecorded,
+    DeliveryChanged,
+    Entry,
+    RewardGiven,
+    SessionCreated,
+    SessionDeleted,
+    SessionInfo,
+    SessionSealed,
+    UnknownEntry,
+)
+
+
+class SessionRecord:
+    """What a session's log says, up to entry number `seq`."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.info: SessionInfo | None = None
+        """None until the first entry is taken."""
+        self.definitions = Definitions()
+        self.forest = Forest(self.definitions)
+        self.begun: dict[str, CallBegun] = {}
+        """Calls that have begun and not ended: in flight, or lost with their server."""
+        self.rewards: dict[str, float] = {}
+        """The session's own, by name; each node may have others."""
+        self.sealed: SessionSealed | None = None
+        self.deleted = False
+        self.num_calls = 0
+        self.num_generated = 0
+        self.num_untrainable = 0
+        self._replies: dict[str, Node] = {}
+
+    def apply(self, seq: int, entry: Entry) -> list[Node]:
+        """Take entry number `seq`, the next one; return the nodes it added."""
+        self.seq = seq
+        match entry:
+            case SessionCreated():
+                self.info = entry.info
+            case CallBegun():
+                self.begun[entry.call_id] = entry
+            case CallFailed():
+                self.begun.pop(entry.call_id, None)
+            case CallRecorded():
+                return self._add_call(entry)
+            case DeliveryChanged():
+                for node_id in entry.node_ids:
+                    self.forest[node_id].delivery = entry.delivery
+            case RewardGiven():
+                self._add_reward(entry)
+            case SessionSealed():
+                self.sealed = self.sealed or entry
+            case SessionDeleted():
+                self.deleted = True
+            case UnknownEntry():
+                pass
+        return []
+
+    def _add_call(self, call: CallRecorded) -> list[Node]:
+        self.begun.pop(call.call_id, None)
+        for definition in call.definitions:
+            self.definitions.add(definition)
+        nodes = self.forest.add(call)
+        if call.reply_id and nodes:
+            self._replies[call.reply_id] = nodes[0]
+        self.num_calls += 1
+        for node in nodes:
+            self.num_generated += len(node.output.ids) // 4
+            self.num_untrainable += not node.trainable
+        return nodes
+
+    def _add_reward(self, entry: RewardGiven) -> None:
+        if entry.node_id is None:
+            self.rewards[entry.name] = entry.value
+        elif entry.node_id in self.forest:
+            self.forest[entry.node_id].rewards[entry.name] = entry.value
+
+    def rewards_of(self, node: Node) -> Mapping[str, float]:
+        """The rewards that hold for a node: its own over the session's."""
+        return FrozenDict({**self.rewards, **node.rewards})
+
+    def conversation_of(self, reply_id: str) -> list[Message]:
+        """The messages up to and including a kept reply. Raises `BadRequest`, worded as OpenAI does."""
+        node = self._replies.get(reply_id)
+        if node is None or not node.call.kept:
+            raise BadRequest(
+                f"Previous response with id {reply_id!r} not found: this session has kept no such reply; "
+                "send the conversation instead of its id",
+                code="previous_response_not_found",
+                param="previous_response_id",
+            )
+        return self.messages(node)[node.call.num_instructions :]
+
+    def messages(self, node: Node) -> list[Message]:
+        """The whole conversation of a node, its output included."""
+        parts: list[Sequence[Message]] = []
+        at: Node | None = node
+        while at is not None:
+            if at.output.message is not None:
+                parts.append((at.output.message,))
+            parts.append(at.prompt.messages)
+            at = self.forest[at.call.after_id] if at.call.after_id is not None else None
+        return [message for part in reversed(parts) for message in part]
+
+    def tools(self, node: Node) -> Sequence[Mapping[str, Any]]:
+        """The tools that a node's conversation was offered."""
+        return self.definitions.tools(node.call.context)
+
+    def digest(self) -> str:
+        """A digest of everything that was recorded: nodes, ids, logprobs and why they are (un)trainable."""
+        found = blake2b(digest_size=32)
+        for node in self.forest:
+            output = node.output
+            for part in (node.id, node.call.parent_id or "", output.untrainable_reason or ""):
+                found.update(part.encode() + b"\0")
+            for data in (node.prompt.ids, output.ids, output.logprobs or b""):
+                found.update(len(data).to_bytes(8, "little") + data)
+        return found.hexdigest()

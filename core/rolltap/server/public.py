@@ -1,0 +1,93 @@
+"""The server as plugins see it."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Literal
+
+from aiohttp import web
+
+from rolltap.bases.backends import BackendView
+from rolltap.bases.server import Handler, Server
+from rolltap.record.views import views
+from rolltap.server.access import require_key
+from rolltap.server.state import MODELS, PIPELINE, SESSIONS
+from rolltap.types.frozen import FrozenDict
+from rolltap.types.ledger import Event, SessionSummary
+from rolltap.types.nodes import NodeView
+
+
+class RunningServer(Server):
+    """`rolltap.Server` of one application."""
+
+    def __init__(self, app: web.Application) -> None:
+        self._app = app
+        self.public: set[web.AbstractResource] = set()
+        """Resources that need no key."""
+
+    def sessions(
+        self,
+        *,
+        group: str = "",
+        state: Literal["", "open", "sealed"] = "",
+        after: str = "",
+        limit: int | None = None,
+    ) -> AsyncIterator[SessionSummary]:
+        """See `Server.sessions`."""
+        return self._app[SESSIONS].page(group=group, state=state, after=after, limit=limit)
+
+    async def session(self, session_id: str) -> SessionSummary:
+        """See `Server.session`."""
+        return (await self._app[SESSIONS].get(session_id)).summary()
+
+    async def nodes(
+        self,
+        session_id: str,
+        *,
+        mask: Literal["owned", "all"] = "owned",
+        tree: bool | None = None,
+        after: str | None = None,
+        lineage: str | None = None,
+    ) -> Sequence[NodeView]:
+        """See `Server.nodes`."""
+        session = await self._app[SESSIONS].get(session_id)
+        whole = session.info.track_tree if tree is None else tree
+        found = views(session.record, tree=whole, unmask=mask == "all", decode=self.decode)
+        if after is not None:
+            new = session.record.forest.after(after)
+            found = [node for node in found if node.node_id in new]
+        if lineage is not None:
+            found = [node for node in found if node.label == lineage]
+        return found
+
+    def subscribe(self, *, session: str | None = None) -> AsyncIterator[Event]:
+        """See `Server.subscribe`."""
+        return self._app[SESSIONS].subscribe(session=session)
+
+    def require_key(self, request: web.Request) -> None:
+        """See `Server.require_key`."""
+        require_key(request)
+
+    def decode(self, model: str, ids: Sequence[int]) -> str:
+        """See `Server.decode`."""
+        return self._app[MODELS].decode(model, ids)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """See `Server.counts`."""
+        sessions = self._app[SESSIONS]
+        return FrozenDict({**self._app[PIPELINE].counts, **sessions.counts, "sessions": len(sessions)})
+
+    @property
+    def models(self) -> Sequence[str]:
+        """See `Server.models`."""
+        return tuple(model.name for model in self._app[MODELS])
+
+    @property
+    def backends(self) -> Sequence[BackendView]:
+        """See `Server.backends`."""
+        return tuple(handle.view for model in self._app[MODELS] for handle in model.backends)
+
+    def add_route(self, method: str, path: str, handler: Handler, *, public: bool = False) -> None:
+        """See `Server.add_route`."""
+        route = self._app.router.add_route(method, path, handler)
+        if public and route.resource is not None:
+            self.public.add(route.resource)
