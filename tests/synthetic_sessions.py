@@ -4,9 +4,9 @@
 """
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rolltap import Message, ToolCall
+from rolltap import Message, Store, ToolCall, hookimpl
 from rolltap.record import (
     CallBegun,
     CallRecorded,
@@ -24,6 +24,7 @@ from rolltap.record import (
     pack_ids,
     pack_logprobs,
 )
+from rolltap_plugins.stores.memory import MemoryStore
 
 Encode = Callable[[str], list[int]]
 
@@ -213,7 +214,8 @@ def long(number: int, encode: Encode, model: str, *, tokens: int = 100_000) -> W
     """One node of so many tokens, half of them generated."""
     writer = Writer(number, encode, model=model, group="long-context")
     words = writer.random.choices(
-        ["the", "answer", "to", "question", "is", "forty", "two", "of", "course", "sunny", "rain", "today"], k=400
+        ["the", "answer", "to", "question", "is", "forty", "two", "of", "course", "sunny", "rain", "today"],
+        k=400,
     )
     block = " ".join(words) + ".\n"
     times = max(1, tokens // 2 // len(encode(block)))
@@ -252,3 +254,23 @@ def many(encode: Encode, model: str, count: int) -> Iterator[Writer]:
     yield hostile(count - 3, encode, model)
     yield long(count - 2, encode, model)
     yield branched(count - 1, encode, model)
+
+
+class FilledStore(MemoryStore):
+    """A store that begins with these logs."""
+
+    def __init__(self, writers: Iterable[Writer]) -> None:
+        super().__init__()
+        self._logs.update((writer.uuid, writer.entries) for writer in writers)
+
+
+class Filled:
+    """A plugin: `[store] kind = "filled"` holds these logs from the start."""
+
+    def __init__(self, writers: Iterable[Writer]) -> None:
+        self._writers = writers
+
+    @hookimpl
+    def create_store(self, kind: str) -> Store | None:
+        """Answer for "filled"."""
+        return FilledStore(self._writers) if kind == "filled" else None

@@ -60,9 +60,7 @@ class Api:
                 "models": [
                     {
                         "name": model,
-                        "backends": [
-                            _backend(each) for each in self._server.backends if each.model == model
-                        ],
+                        "backends": [_backend(each) for each in self._server.backends if each.model == model],
                     }
                     for model in self._server.models
                 ],
@@ -220,13 +218,13 @@ def _pair(request: web.Request, side: str) -> tuple[str, str]:
 
 
 def _json(body: Any) -> web.Response:
-    """An answer that nobody keeps. Ids of a client's own may be longer than JSON's readers like; they go as text."""
+    """An answer that nobody keeps."""
     data = orjson.dumps(body, default=_plain, option=orjson.OPT_NON_STR_KEYS)
     return web.Response(body=data, content_type="application/json", headers={"Cache-Control": "no-store"})
 
 
 def _plain(value: Any) -> Any:
-    """Frozen lists and dicts as plain ones."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, Sequence) else str(value)
+    """What orjson does not know. Integers of more than 64 bits, which a client's own fields may hold, go as text."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)

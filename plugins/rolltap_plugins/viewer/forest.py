@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolltap import NodeView
-from rolltap_plugins.viewer.sequence import text_of
+from rolltap_plugins.viewer.segments import text_of
 
 MOST_REMEMBERED = 20_000
 SHOWN = 160
