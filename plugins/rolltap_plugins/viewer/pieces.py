@@ -12,32 +12,38 @@ LONGEST_CHARACTER = 8
 BLOCK = 512
 
 
-def pieces(decode: Decode, ids: Sequence[int], before: int | None = None) -> list[str]:
+def pieces(decode: Decode, ids: Sequence[int], before: Sequence[int] = ()) -> list[str]:
     """The text of each token, as it stands after the one before it.
 
     Where several tokens make one character, the first has it and the others have "". Decoders that drop a leading
-    space are asked with the token before, so that the space is seen.
+    space are asked with the tokens `before`, so that the space is seen.
     """
     found: list[str] = []
+    character = list(before[-LONGEST_CHARACTER:])
     while len(found) < len(ids):
         at = len(found)
-        previous = ids[at - 1] if at else before
-        text = _after(decode, previous, ids[at : at + 1])
-        size = 1
-        while text.endswith("\ufffd") and size < LONGEST_CHARACTER and at + size < len(ids):
+        text, size = "", 0
+        while not size or (_cut(text) and size < LONGEST_CHARACTER and at + size < len(ids)):
             size += 1
-            text = _after(decode, previous, ids[at : at + size])
-        if text.endswith("\ufffd"):  # no character begins here
-            size, text = 1, _after(decode, previous, ids[at : at + 1])
+            text = _after(decode, character, ids[at : at + size])
+        if _cut(text):  # no character begins here
+            size, text = 1, _after(decode, character, ids[at : at + 1])
+        character = list(ids[at : at + size])
         found += [text, *[""] * (size - 1)]
     return found
 
 
-def _after(decode: Decode, previous: int | None, ids: Sequence[int]) -> str:
-    if previous is None:
+def _cut(text: str) -> bool:
+    """Whether a text ends in the middle of a character."""
+    return text.endswith("\ufffd")
+
+
+def _after(decode: Decode, character: Sequence[int], ids: Sequence[int]) -> str:
+    """The text of ids after those of the character before: a part of that one would change what they are decoded to."""
+    if not character:
         return decode(ids)
-    start = decode([previous])
-    whole = decode([previous, *ids])
+    start = decode(character)
+    whole = decode([*character, *ids])
     return whole[len(start) :] if start and whole.startswith(start) else decode(ids)
 
 

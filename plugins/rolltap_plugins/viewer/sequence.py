@@ -7,7 +7,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from rolltap import NodeView
-from rolltap_plugins.viewer.pieces import Decode, pieces
+from rolltap_plugins.viewer.pieces import LONGEST_CHARACTER, Decode, pieces
 from rolltap_plugins.viewer.segments import GENERATED, PROMPT, TRAINED, Run, Segment, Segmenter
 
 MASKED = -100
@@ -37,7 +37,7 @@ class OpenNode:
     def window(self, start: int, end: int) -> dict[str, Any]:
         """The tokens from `start` to before `end`."""
         ids = list(self.tokens[start:end])
-        before = self.tokens[start - 1] if start > 0 else None
+        before = self.tokens[max(0, start - LONGEST_CHARACTER) : start]
         kinds = list(self._kinds[start:end])
         return {
             "start": start,
