@@ -19,7 +19,8 @@ def pieces(decode: Decode, ids: Sequence[int], before: Sequence[int] = ()) -> li
     space are asked with the tokens `before`, so that the space is seen.
     """
     found: list[str] = []
-    character = list(before[-LONGEST_CHARACTER:])
+    suffixes = (list(before[-size:]) for size in range(1, min(LONGEST_CHARACTER, len(before)) + 1))
+    character = next((suffix for suffix in suffixes if "\ufffd" not in decode(suffix)), [])
     while len(found) < len(ids):
         at = len(found)
         text, size = "", 0
