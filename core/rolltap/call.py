@@ -90,6 +90,8 @@ class Call:
         """The reply: without choices until the call is over."""
         self.nodes: list[Node] = []
         """What was recorded of it."""
+        self.recording = False
+        """Whether what was generated is being stored, or is."""
         self.turn: Turn | None = None
         """The attempt that is being made at a backend."""
         self.sent_at = 0.0

@@ -317,13 +317,13 @@ class Pipeline:
 
     async def _record_cut(self, call: Call, info: ErrorInfo) -> None:
         """Record what came of a call that was ended early by the server."""
-        if call.turn is not None and not call.nodes:
+        if call.turn is not None and not call.recording:
             await self._record(call, call.turn, aborted=True, error=info.message)
         await self._note_failed(call, CallCut(info))
 
     async def _record_left(self, call: Call, turn: Turn | None) -> None:
         """Record what came of a call that its client has left."""
-        if turn is not None and not call.nodes:
+        if turn is not None and not call.recording:
             await self._record(call, turn, aborted=True)
         await self._note_failed(call, RuntimeError("the client left before anything was generated"))
 
@@ -331,6 +331,7 @@ class Pipeline:
         self, call: Call, turn: Turn, *, aborted: bool = False, error: str | None = None
     ) -> None:
         """Store what the turn generated, then tell the plugins."""
+        call.recording = True
         self.counts["drifted"] += turn.drifted
         session = call.recorded_session
         recorded = turn.recorded(aborted=aborted, error=error) if session is not None else None

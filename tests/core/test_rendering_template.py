@@ -104,7 +104,7 @@ def test_tools_too_deep_for_the_template_are_a_bad_request(renderers):
     for _ in range(2_000):
         deep = {"a": deep}
     with pytest.raises(BadRequest, match="RecursionError"):
-        renderers("chatml").prompt(hello(tools=[deep]))
+        hello(tools=[deep])
 
 
 def test_a_template_that_is_not_jinja_ends_the_start(with_template, tmp_path):
