@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,9 @@ async def test_the_policy_lets_nothing_run_but_the_viewers_own_files(serve_fille
 async def test_a_browser_is_led_to_the_viewer_and_others_are_told_where_it_is(serve_filled):
     server = await serve_filled()
     for path in ("/", "/ui"):
-        async with server.http.get(path, headers={"Accept": "text/html,*/*"}, allow_redirects=False) as response:
+        async with server.http.get(
+            path, headers={"Accept": "text/html,*/*"}, allow_redirects=False
+        ) as response:
             assert (response.status, response.headers["Location"]) == (302, "/ui/")
     async with server.http.get("/", headers={"Accept": "application/json"}) as response:
         assert response.status == 404
@@ -115,7 +118,9 @@ async def test_ten_thousand_sessions_are_searched_sorted_and_paged(serve_filled,
     downwards = await get(server, "sessions", sort="tokens", desc="true", limit=3)
     assert upwards["rows"][0]["tokens"] < downwards["rows"][0]["tokens"]
 
-    pages = [await get(server, "sessions", sort="id", desc="false", offset=at, limit=1000) for at in (0, 9500)]
+    pages = [
+        await get(server, "sessions", sort="id", desc="false", offset=at, limit=1000) for at in (0, 9500)
+    ]
     assert [len(page["rows"]) for page in pages] == [1000, 500]
 
     marked = await get(server, "sessions", mark="untrainable", state="sealed")
@@ -125,7 +130,12 @@ async def test_ten_thousand_sessions_are_searched_sorted_and_paged(serve_filled,
 
 @pytest.mark.parametrize(
     ("query", "named"),
-    [({"sort": "colour"}, "active"), ({"mark": "red"}, "untrainable"), ({"limit": "many"}, "limit"), ({"x": "1"}, "x")],
+    [
+        ({"sort": "colour"}, "active"),
+        ({"mark": "red"}, "untrainable"),
+        ({"limit": "many"}, "limit"),
+        ({"x": "1"}, "x"),
+    ],
 )
 async def test_a_wrong_query_is_told_what_is_allowed(serve_filled, query, named):
     status, message = await refused(await serve_filled(), "sessions", **query)
@@ -182,7 +192,7 @@ async def test_a_nodes_tokens_are_those_of_the_record(serve_filled, encode):
         for start in range(0, size, 1000):
             window = await get(server, f"{path}/tokens", start=start, end=start + 1000)
             for field, values in shown.items():
-                values += window[field]
+                values.extend(window[field])
         assert shown["ids"] == recorded["tokens"]
         assert "".join(shown["pieces"]) == recorded["full_text"]
         for kind, logprob, mask, value in zip(
@@ -211,7 +221,7 @@ async def test_segments_cover_the_sequence_and_name_the_roles(serve_filled, enco
     ]
     assert segments[0]["start"] == 0
     assert segments[-1]["end"] == node["num_tokens"]
-    for before, after in zip(segments, segments[1:], strict=False):
+    for before, after in pairwise(segments):
         assert before["end"] == after["start"]
     assert segments[1]["preview"].startswith("<|im_start|>user")
     assert node["raw"].startswith("<think>The listing")
@@ -227,7 +237,7 @@ async def test_a_long_node_is_asked_for_in_parts(serve_filled, encode):
     assert len(node["plot"]["position"]) <= 1502
     generated = node["segments"][-1]
     starts = [generated["start"], *(at for at, _ in generated["cuts"]), generated["end"]]
-    assert max(after - before for before, after in zip(starts, starts[1:], strict=False)) <= 512
+    assert max(after - before for before, after in pairwise(starts)) <= 512
     middle = await get(server, f"{path}/tokens", start=50_000, end=50_100)
     assert len(middle["pieces"]) == 100
     status, message = await refused(server, f"{path}/tokens", start=0, end=99_000)

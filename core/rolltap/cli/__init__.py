@@ -9,6 +9,8 @@ from rolltap.cli.check import check
 from rolltap.cli.new_plugin import new_plugin
 from rolltap.cli.plugins import plugins
 from rolltap.cli.serve import serve
+from rolltap.cli.show import show
+from rolltap.cli.tail import tail
 
 
 class _Mistake(click.ClickException):
@@ -41,3 +43,5 @@ main.add_command(check)
 main.add_command(new_plugin)
 main.add_command(plugins)
 main.add_command(serve)
+main.add_command(show)
+main.add_command(tail)

@@ -17,6 +17,7 @@ from rolltap.plugins import Plugins
 from rolltap.server.access import guard
 from rolltap.server.dialects import dialect_resources
 from rolltap.server.errors import add_headers, errors_as_json
+from rolltap.server.events import add_events
 from rolltap.server.public import RunningServer
 from rolltap.server.routes import add_routes
 from rolltap.server.state import CONFIG, CONVERTERS, GUARDED, MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
@@ -42,6 +43,7 @@ def create_app(config: ConfigSource = None, *, plugins: Sequence[object] = ()) -
     app[GUARDED] = set()
     app.on_response_prepare.append(add_headers)
     add_routes(app)
+    add_events(app)
     _add_plugin_routes(app)
     app.cleanup_ctx.append(_run)
     return app
