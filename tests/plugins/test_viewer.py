@@ -7,34 +7,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
 
 import rolltap_plugins.viewer
 import synthetic_sessions as synthetic
-from rolltap.testing import MODEL, ScriptedTokenBackend
+from rolltap.testing import MODEL
 
 STATIC = Path(rolltap_plugins.viewer.__file__).parent / "static"
-
-
-@pytest.fixture(scope="module")
-def encode(rolltap_tokenizer):
-    tokenizer = AutoTokenizer.from_pretrained(rolltap_tokenizer)
-    return lambda text: tokenizer.encode(text, add_special_tokens=False)
-
-
-@pytest.fixture
-def serve_filled(rolltap_serve, rolltap_tokenizer):
-    """Serves a store that holds these sessions."""
-
-    async def start(*writers, script=(), **server):
-        return await rolltap_serve(
-            ScriptedTokenBackend(rolltap_tokenizer, script),
-            plugins=[synthetic.Filled(writers)],
-            model={"tokenizer": rolltap_tokenizer},
-            config={"store": {"kind": "filled"}, "server": server},
-        )
-
-    return start
 
 
 async def get(server, path, **query):
