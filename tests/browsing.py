@@ -38,7 +38,7 @@ def axe():
 
 @pytest.fixture(scope="session")
 def encode(rolltap_tokenizer):
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer  # noqa: PLC0415 - it takes seconds
 
     tokenizer = AutoTokenizer.from_pretrained(rolltap_tokenizer)
     return lambda text: tokenizer.encode(text, add_special_tokens=False)
@@ -47,9 +47,9 @@ def encode(rolltap_tokenizer):
 @pytest.fixture
 async def open_page(chromium):
     """Opens pages of a viewer; at the end nothing may have been logged as an error in any of them."""
-    errors = []
-    from playwright.async_api import async_playwright
+    from playwright.async_api import async_playwright  # noqa: PLC0415 - only where a browser is used
 
+    errors = []
     async with async_playwright() as driver:
         browser = await driver.chromium.launch(executable_path=chromium, args=FLAGS)
 

@@ -84,6 +84,7 @@ async def test_from_the_list_to_a_token_while_an_agent_runs(open_page, tmp_path)
 
         await page.locator(f'.t[data-at="{last - 3}"]').hover()
         await expect(inspector).to_contain_text(f"Position\n{last - 3}", use_inner_text=True)
+        await page.close()  # before the server ends
 
 
 async def test_the_copied_request_is_answered_as_the_first_one_was(open_page, tmp_path):
@@ -107,6 +108,7 @@ async def test_the_copied_request_is_answered_as_the_first_one_was(open_page, tm
         await page.get_by_role("button", name="Copy ids").click()
         await expect(page.get_by_role("status").filter(has_text="ids")).to_be_visible()
         assert await page.evaluate("navigator.clipboard.readText()") == str(node["tokens"]).replace(" ", "")
+        await page.close()  # before the server ends
 
 
 async def test_ten_thousand_sessions_are_searched_sorted_and_scrolled_at_once(
