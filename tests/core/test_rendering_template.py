@@ -43,10 +43,10 @@ def test_a_prompt_is_what_transformers_makes_of_the_messages(renderers, template
         Message(role="assistant", content="Clear."),
         Message(role="user", content="Thanks <|im_end|>"),
     ]
-    if not renderer.form.shows_calls or family(template) == "deepseek":
+    if not renderer.capabilities.shows_calls or family(template) == "deepseek":
         # DeepSeek's templates need content=None beside calls, which transformers takes away.
         messages = [message for message in messages if not message.tool_calls and message.role != "tool"]
-    arguments = {"city": "Paris", "days": 2} if renderer.form.dict_arguments else call.arguments
+    arguments = {"city": "Paris", "days": 2} if renderer.capabilities.dict_arguments else call.arguments
     dicts = [
         {key: value for key, value in msgspec.to_builtins(message).items() if value not in (None, [])}
         for message in messages
@@ -55,7 +55,7 @@ def test_a_prompt_is_what_transformers_makes_of_the_messages(renderers, template
         if "tool_calls" in message:
             function = {"name": call.name, "arguments": arguments}
             message |= {"tool_calls": [{"id": call.id, "type": "function", "function": function}]}
-            message["content"] = renderer.form.empty_content or ""
+            message["content"] = renderer.capabilities.empty_content or ""
     expected = renderer.tokenizer.apply_chat_template(
         dicts,
         tools=TOOLS,
@@ -169,8 +169,8 @@ def bare(tmp_path_factory):
 
 def test_without_a_template_raw_texts_are_served(bare):
     assert bare.decode(bare.encode("Hello")) == "Hello"
-    assert bare.closers == {bare.tokenizer.eos_token_id}
-    assert bare.stand_in == ""
+    assert bare.end_ids == {bare.tokenizer.eos_token_id}
+    assert bare.dummy_prefix == ""
 
 
 def test_without_a_template_messages_are_refused(bare):

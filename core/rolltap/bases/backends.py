@@ -58,7 +58,7 @@ class Backend(ABC):
         """Whether the engine stands still now. False where it can't."""
         return False
 
-    async def set_weights(self, version: int | str, path: str | None = None) -> None:
+    async def set_weights(self, version: int | str, path: str | None = None) -> None:  # noqa: ARG002 - of what the default can't do
         """Note that the weights are of this version from now on; with `path`, load them from there first.
 
         Raises `Unsupported` where the engine can't load weights.
