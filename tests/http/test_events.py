@@ -1,12 +1,10 @@
 """`GET /events`: what is recorded is told while it happens."""
 
 import asyncio
-import base64
 import json
 
 import pytest
 
-from rolltap.record import unpack_ids
 from rolltap.testing import MODEL, ScriptedTokenBackend
 
 
@@ -14,7 +12,7 @@ async def entries(stream, until):
     """The events up to the first of a kind."""
     seen = []
     async with asyncio.timeout(10):
-        while not seen or seen[-1]["entry"]["type"] != until:
+        while not seen or seen[-1]["type"] != until:
             line = await stream.content.readline()
             if line.startswith(b"data: "):
                 seen.append(json.loads(line[6:]))
@@ -36,12 +34,12 @@ async def test_each_entry_of_every_session_is_told_in_order(server, openai_clien
         seen = await entries(stream, "call")
     assert {event["session"] for event in seen} == {session}
     assert [event["seq"] for event in seen] == [*range(1, len(seen) + 1)]
-    assert seen[0]["entry"]["info"]["group"] == "colours"
-    (output,) = seen[-1]["entry"]["outputs"]
+    assert seen[0]["info"]["group"] == "colours"
+    (told,) = seen[-1]["nodes"]
     (node,) = await server.nodes(session)
-    ids = list(unpack_ids(base64.b64decode(output["ids"])))
-    assert node["tokens"][-len(ids) :] == ids
-    assert output["message"]["content"] == "Blue."
+    assert told["node_id"] == node["metadata"]["node_id"]
+    assert told["num_generated"] == node["metadata"]["num_generated"]
+    assert (told["message"]["content"], told["trainable"]) == ("Blue.", True)
 
 
 async def test_one_sessions_stream_tells_of_no_other(server, openai_client):

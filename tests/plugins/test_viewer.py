@@ -277,3 +277,17 @@ async def test_events_come_as_they_are_recorded_and_end_with_the_server(serve_fi
         async with asyncio.timeout(10):
             await server.app.shutdown()
             await stream.content.read()  # the stream's end
+
+
+async def test_a_pause_and_what_waits_are_told(serve_filled):
+    server = await serve_filled()
+    before = await get(server, "overview")
+    (backend,) = before["models"][0]["backends"]
+    assert (before["paused"], backend["in_flight"], backend["queued"]) == (False, 0, 0)
+    await server.post("/admin/pause", {"mode": "wait"})
+    paused = await get(server, "overview")
+    assert paused["paused"]
+    assert paused["paused_since"]
+    await server.post("/admin/resume", {"version": 7})
+    after = await get(server, "overview")
+    assert (after["paused"], after["versions"]) == (False, {MODEL: 7})

@@ -77,10 +77,11 @@ async def _read_events(content: aiohttp.StreamReader) -> AsyncIterator[dict[str,
     async for chunk in content.iter_any():
         buffer += chunk
         while (end := buffer.find(b"\n\n")) >= 0:
-            frame = bytes(buffer[:end])
+            lines = bytes(buffer[:end]).split(b"\n")
             del buffer[: end + 2]
-            if frame.startswith(b"data: "):
-                yield orjson.loads(frame[6:])
+            for line in lines:
+                if line.startswith(b"data: "):
+                    yield orjson.loads(line[6:])
 
 
 def visible(text: str) -> str:

@@ -1,7 +1,6 @@
 """`rolltap tail`."""
 
 import asyncio
-import base64
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,6 @@ from rolltap.cli.remote import Remote, connected, one_line, server_options, text
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
-
-_BYTES_OF_AN_ID = 4
 
 
 @click.command()
@@ -58,10 +55,10 @@ def told(event: dict[str, Any], groups: dict[str, str]) -> "Text | None":
     """An event as a line; None for one that says nothing to a reader. `groups` learns of new sessions."""
     from rich.text import Text  # noqa: PLC0415
 
-    session, entry = event["session"], event["entry"]
-    if entry["type"] == "created":
-        groups[session] = entry["info"].get("group", "")
-    words = _words(entry)
+    session = event["session"]
+    if event["type"] == "created":
+        groups[session] = event["info"].get("group", "")
+    words = _words(event)
     if words is None:
         return None
     line = Text(f"{datetime.now().astimezone():%H:%M:%S}  ", style="dim")
@@ -71,46 +68,42 @@ def told(event: dict[str, Any], groups: dict[str, str]) -> "Text | None":
     return line.append_text(words)
 
 
-def _words(entry: dict[str, Any]) -> "Text | None":
+def _words(event: dict[str, Any]) -> "Text | None":
     from rich.text import Text  # noqa: PLC0415
 
     found: Text | None = None
-    match entry["type"]:
+    match event["type"]:
         case "created":
-            found = Text(f"new session of {visible(entry['info']['model_name'])}", "bold")
+            found = Text(f"new session of {visible(event['info']['model_name'])}", "bold")
         case "call":
-            found = _call(entry)
+            found = _call(event)
         case "failed":
-            found = Text(f"a call failed: {one_line(entry.get('reason', ''))}", "red")
-        case "delivery" if entry["delivery"] == "aborted":
+            found = Text(f"a call failed: {one_line(event.get('reason', ''))}", "red")
+        case "delivery" if event["delivery"] == "aborted":
             found = Text("the client left before it had everything", "yellow")
         case "delivery":
             found = Text("the client has it now")
         case "reward":
-            found = Text(f"{visible(entry.get('name', 'reward'))} {entry['value']:g}", "bold green")
+            found = Text(f"{visible(event.get('name', 'reward'))} {event['value']:g}", "bold green")
         case "sealed" | "deleted" as state:
             found = Text(state, "bold")
     return found
 
 
-def _call(entry: dict[str, Any]) -> "Text":
+def _call(event: dict[str, Any]) -> "Text":
     from rich.text import Text  # noqa: PLC0415
 
     line = Text()
-    for output in entry["outputs"]:
-        message = output.get("message") or {}
+    for node in event["nodes"]:
+        message = node["message"] or {}
         for call in message.get("tool_calls", ()):
-            line.append(f"{visible(call['name'])}() ", style="magenta")
-        said = text_of(message) or output.get("text", "")
+            line.append(f"{visible(call['function']['name'])}() ", style="magenta")
+        said = text_of(message)
         if said:
             line.append(f"{one_line(said, 90)} ")
-        line.append(f"{_size(output)} tok", style="dim")
-        if output.get("untrainable_reason"):
-            line.append(f"  untrainable: {one_line(output['untrainable_reason'])}", style="yellow")
+        line.append(f"{node['num_generated']} tok", style="dim")
+        if not node["trainable"]:
+            line.append(f"  untrainable: {one_line(node['untrainable_reason'])}", style="yellow")
         line.append("  ")
-    received, *_, ended = entry.get("times") or (0.0, 0.0)
-    return line.append(f"{ended - received:.2f} s", style="dim")
-
-
-def _size(output: dict[str, Any]) -> int:
-    return len(base64.b64decode(output.get("ids", ""))) // _BYTES_OF_AN_ID
+    times = event["times"]
+    return line.append(f"{times['ended'] - times['received']:.2f} s", style="dim")

@@ -1,7 +1,7 @@
 """The server as plugins see it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import web
 
@@ -85,6 +85,11 @@ class RunningServer(Server):
     def backends(self) -> Sequence[BackendView]:
         """See `Server.backends`."""
         return tuple(handle.view for model in self._app[MODELS] for handle in model.backends)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """See `Server.state`."""
+        return self._app[PIPELINE].updates.state()
 
     def add_route(self, method: str, path: str, handler: Handler, *, public: bool = False) -> None:
         """See `Server.add_route`."""

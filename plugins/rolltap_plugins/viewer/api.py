@@ -65,6 +65,9 @@ class Api:
                     for model in self._server.models
                 ],
                 "counts": dict(self._server.counts),
+                "paused": self._server.state["paused"],
+                "paused_since": self._server.state["paused_since"],
+                "versions": self._server.state["versions"],
                 **await self._listing.totals(),
             }
         )
@@ -199,7 +202,7 @@ def _named(nodes: Sequence[NodeView], name: str, sid: str) -> NodeView:
 
 
 def _backend(backend: BackendView) -> dict[str, Any]:
-    names = ("name", "kind", "url", "healthy", "in_flight", "retry_in_s", "last_error")
+    names = ("name", "kind", "url", "healthy", "in_flight", "queued", "retry_in_s", "last_error")
     return {name: getattr(backend, name) for name in names}
 
 

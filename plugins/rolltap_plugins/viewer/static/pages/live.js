@@ -59,7 +59,7 @@ export class LivePage {
     if (!this.data) return render(loading("what runs"), this.root);
     const shown = this.held ?? feed;
     render(
-      html`<div class="pagehead"><div class="line"><h1>Live</h1>${this.error ? html`<span class="mark bad" role="alert">${this.error.message}</span>` : nothing}</div></div>
+      html`<div class="pagehead"><div class="line"><h1>Live</h1>${this.data.paused ? html`<span class="mark warn" role="status">Paused ${this.data.paused_since ? `since ${clock(this.data.paused_since)}` : ""}: calls wait until weights are updated</span>` : nothing}${this.error ? html`<span class="mark bad" role="alert">${this.error.message}</span>` : nothing}</div></div>
       <div class="live">
         <div class="stack">${this.models()} ${this.counts()}</div>
         <section class="card" aria-labelledby="feed-title">
@@ -75,7 +75,7 @@ export class LivePage {
   models() {
     return this.data.models.map(
       (model) => html`<section class="card" aria-label=${`Model ${model.name}`}>
-        <header><h2>${visible(model.name)}</h2><span class="grow"></span><span class="totals">${plural(model.backends.length, "backend")}</span></header>
+        <header><h2>${visible(model.name)}</h2>${model.name in this.data.versions ? html`<span class="mark">weights ${visible(this.data.versions[model.name])}</span>` : nothing}<span class="grow"></span><span class="totals">${plural(model.backends.length, "backend")}</span></header>
         ${model.backends.map(backend)}
       </section>`,
     );
@@ -93,7 +93,7 @@ export class LivePage {
 function backend(each) {
   return html`<div class="backend"><span class="dot ${each.healthy ? "good" : "down"}" aria-hidden="true"></span>
     <span>${visible(each.name)} <span class="hidden-text">${each.healthy ? "healthy" : "not healthy"}</span></span>
-    <span class="totals"><b>${count(each.in_flight)}</b> in flight</span>
+    <span class="totals"><b>${count(each.in_flight)}</b> in flight, <b>${count(each.queued)}</b> waiting</span>
     <span class="mono">${visible(each.url || "in this process")}${each.healthy ? nothing : html` <span class="mark bad">not healthy, asked again in ${duration(each.retry_in_s)}</span>`}</span>
     ${each.last_error ? html`<span class="trouble">${visible(each.last_error)}</span>` : nothing}</div>`;
 }
