@@ -617,7 +617,7 @@ def test_version():
 def test_help_names_every_command():
     code, output, _ = run("--help", config=False)
     assert code == 0
-    assert set(main.commands) == {"serve", "plugins", "check", "new-plugin", "version"}
+    assert set(main.commands) == {"serve", "plugins", "check", "new-plugin", "show", "tail", "version"}
     for name in main.commands:
         assert re.search(rf"^  {name} ", output, re.MULTILINE)
 
