@@ -36,7 +36,9 @@ class RunningServer(Server):
 
     async def session(self, session_id: str) -> SessionSummary:
         """See `Server.session`."""
-        return (await self._app[SESSIONS].get(session_id)).summary()
+        sessions = self._app[SESSIONS]
+        # Looking at a session is no use of it: one that nobody uses must expire all the same.
+        return await sessions.summary(session_id) or (await sessions.get(session_id)).summary()
 
     async def nodes(
         self,

@@ -167,12 +167,20 @@ class Listing:
             if self._loaded_at is None or time.monotonic() - self._loaded_at > RELOAD_S:
                 self._loaded_at = time.monotonic()
                 self._dirty.clear()
-                self._rows = {summary.uuid: row_of(summary) async for summary in self._server.sessions()}
-                self._ordered.clear()
+                await self._read_all()
             while self._dirty:
                 await self._refresh(self._dirty.pop())
                 self._ordered.clear()
         return self._rows
+
+    async def _read_all(self) -> None:
+        rows = {}
+        async for summary in self._server.sessions():
+            rows[summary.uuid] = row_of(summary)
+            if len(rows) % 100 == 0:
+                await asyncio.sleep(0)  # agents come first
+        self._rows = rows
+        self._ordered.clear()
 
     async def _refresh(self, session: str) -> None:
         try:
