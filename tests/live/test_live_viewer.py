@@ -123,7 +123,7 @@ async def test_ten_thousand_sessions_are_searched_sorted_and_scrolled_at_once(
     await page.keyboard.press("/")
     start = time.monotonic()
     await page.keyboard.type("fix-parser", delay=10)
-    await expect(page.locator(".rows .row .group").first).to_have_text("fix-parser")
+    await expect(page.locator(".rows .row .group").first).to_contain_text("fix-parser")
     await expect(table).not_to_have_attribute("aria-rowcount", str(COUNT + 1))
     assert time.monotonic() - start < 2
     await page.get_by_role("button", name="Reward", exact=True).click()

@@ -16,7 +16,7 @@ async def test_hostile_texts_stay_texts(open_page, serve_filled, encode):
     writer = synthetic.hostile(1, encode, MODEL)
     server = await serve_filled(writer)
     page = await open_page(server.url)
-    await expect(page.locator(".rows .group")).to_have_text('<b onmouseover="window.hacked=true">group</b>')
+    await expect(page.locator(".rows .group")).to_contain_text('<b onmouseover="window.hacked=true">group</b>')
     await page.get_by_role("link", name=writer.uuid[:8]).click()
     await expect(page.locator(".forest .call")).to_have_count(5)
     await expect(page.get_by_text("Show 50,000 more of 1,000,000 characters")).to_be_visible()

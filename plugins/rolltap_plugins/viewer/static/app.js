@@ -19,19 +19,19 @@ const ROUTES = [
 ];
 
 const SHORTCUTS = [
-  ["/", "Search"],
-  ["g s, g l", "Go to the sessions, to what is live"],
-  ["j, k or ↓, ↑", "Next, previous row"],
-  ["Enter", "Open"],
-  ["u", "Up: from a node to its session, from there to the list"],
-  ["c", "Mark a node, then compare another with it"],
-  ["1 – 4", "Choose a tab"],
-  ["← →", "Previous, next token"],
-  ["[ ]", "Previous, next message of a sequence"],
-  ["p n", "Previous, next unlikely token"],
-  ["m", "Colour tokens by mask or by logprob"],
-  ["t", "Dark or light"],
-  ["?", "This help"],
+  [["/"], "Search"],
+  [["g s", "g l"], "Go to the sessions, to what is live"],
+  [["j", "k"], "Next, previous row; arrow keys too"],
+  [["Enter"], "Open"],
+  [["u"], "Up: from a node to its session, from there to the list"],
+  [["c"], "Mark a node, then compare another with it"],
+  [["1", "2", "3", "4"], "Choose a tab"],
+  [["←", "→"], "Previous, next token"],
+  [["[", "]"], "Previous, next message of a sequence"],
+  [["p", "n"], "Previous, next unlikely token"],
+  [["m"], "Colour tokens by mask or by logprob"],
+  [["t"], "Dark or light"],
+  [["?"], "This help"],
 ];
 
 const app = document.querySelector("#app");
@@ -63,7 +63,7 @@ function frame() {
       <div id="note" role="status"></div>
       <dialog id="help" aria-labelledby="help-title">
         <h2 id="help-title">Keyboard</h2>
-        <dl class="shortcuts">${SHORTCUTS.map(([keys, what]) => html`<div><dt>${keys.split(/(?<=\S) (?=\S)/).map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${what}</dd></div>`)}</dl>
+        <dl class="shortcuts">${SHORTCUTS.map(([keys, what]) => html`<div><dt>${keys.map((key) => html`<kbd>${key}</kbd> `)}</dt><dd>${what}</dd></div>`)}</dl>
         <form method="dialog"><button class="button">Close</button></form>
       </dialog>
       <dialog id="text-dialog" aria-labelledby="text-title">

@@ -121,7 +121,7 @@ export class NodePage {
     const times = metadata.times;
     const marked = toCompare.mark?.session === this.session && toCompare.mark.node === this.id;
     return html`<div class="pagehead">
-      <nav class="crumbs" aria-label="Where this is"><a href="#/">Sessions</a>${icon("next")}<a class="mono" href=${`#/s/${encodeURIComponent(this.session)}`}>${shortId(this.session)}</a>${icon("next")}<span class="mono">${visible(this.id)}</span></nav>
+      <nav class="crumbs" aria-label="Where this is"><a href="#/">Sessions</a>${icon("next")}<a class="mono" href=${`#/s/${encodeURIComponent(this.session)}`}>${shortId(this.session)}</a>${icon("next")}<span class="mono">${visible(shortId(this.id))}</span></nav>
       <div class="line">
         <h1 class="mono">${visible(shortId(this.id))}</h1>
         ${metadata.trainable ? html`<span class="mark accent">trainable</span>` : html`<span class="mark warn">untrainable</span>`}
@@ -185,7 +185,7 @@ export class NodePage {
     if (!token) return html`<p>Point at a token, or press an arrow key.</p>${jump}`;
     const known = token.kind > 0 && token.logprob !== null;
     return html`
-      <bdi class="piece">${token.piece === "" ? "(part of the character before)" : visible(token.piece).replaceAll("\n", "↵\n")}</bdi>
+      <bdi class="piece">${token.piece === "" ? "(part of the character before)" : visible(token.piece).replaceAll(" ", "·").replaceAll("\n", "↵\n")}</bdi>
       <div class="chance" aria-hidden="true"><i .style=${`width:${known ? Math.exp(token.logprob) * 100 : 0}%`}></i></div>
       <dl class="settings">
         <dt>Id</dt><dd class="mono">${token.id}</dd>
@@ -240,12 +240,24 @@ export class NodePage {
   parameters() {
     const { metadata } = this.node;
     const { sampling, times, usage, rewards, weight_versions: versions, ...rest } = metadata;
-    return html`
-      <section><h2>Effective parameters</h2>${table(sampling ?? {})}</section>
-      <section><h2>Times</h2>${times ? table({ received: moment(times.received), waited: duration(times.sent - times.received), "first token after": times.first_token ? duration(times.first_token - times.sent) : "–", generation: times.first_token ? duration(times.ended - times.first_token) : "–" }) : nothing}</section>
-      <section><h2>Tokens of the call</h2>${table(usage ?? {})}</section>
-      <section><h2>Weights</h2>${table({ spans: versions })}</section>
-      <section><h2>Rewards</h2>${table(rewards ?? {})}</section>
-      <section><h2>Everything else</h2>${table(rest)}</section>`;
+    const seconds = times && {
+      received: moment(times.received),
+      waited: duration(times.sent - times.received),
+      "first token after": times.first_token ? duration(times.first_token - times.sent) : null,
+      generation: times.first_token ? duration(times.ended - times.first_token) : null,
+    };
+    const cards = [
+      ["Effective parameters", sampling],
+      ["Times", seconds],
+      ["Tokens of the call", usage],
+      ["Rewards", rewards],
+      ["Weights", { "start, end, version": versions }],
+    ];
+    return html`<div class="cards">
+      ${cards.map(([title, values]) => card(title, values))}
+      ${card("Everything else", rest, "all")}
+    </div>`;
   }
 }
+
+const card = (title, values, classes = "") => html`<section class="side ${classes}"><header><h2>${title}</h2></header><div class="inner">${table(values ?? {})}</div></section>`;

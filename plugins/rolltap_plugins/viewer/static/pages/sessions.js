@@ -238,7 +238,7 @@ export class SessionsPage {
     const fresh = performance.now() - (this.fresh.get(row.id) ?? -1e9) < 1600;
     return html`<div class="row ${fresh ? "fresh" : ""}" role="row" data-at=${at} aria-rowindex=${at + 2} .style=${place}>
       <span role="cell"><a href=${`#/s/${encodeURIComponent(row.id)}`} title=${row.id}>${shortId(row.id)}</a></span>
-      <span role="cell" class="group">${visible(row.group) || "–"}</span>
+      <span role="cell" class="group">${visible(row.group) || "–"}<span class="labels">${labels(row)}</span></span>
       <span role="cell" class="medium"><span class="statecell"><span class="dot ${row.state}" aria-hidden="true"></span>${row.state}</span></span>
       <span role="cell" class="number">${count(row.turns)}</span>
       <span role="cell" class="number wide">${count(row.nodes)}</span>
@@ -249,6 +249,8 @@ export class SessionsPage {
     </div>`;
   }
 }
+
+const labels = (row) => visible(Object.entries(row.labels).map(([name, value]) => `${name}=${value}`).join("  "));
 
 function rewardCell(value) {
   if (value === null) return html`<span class="rewardcell"><span></span><span>–</span></span>`;

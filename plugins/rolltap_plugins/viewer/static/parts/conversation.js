@@ -69,7 +69,7 @@ export function messageBody(message) {
 
 export function message(each, index, isAnswer = false) {
   return html`<article class="message ${each.role} ${isAnswer ? "answer" : ""}">
-    <header>${NAMES[each.role] ?? visible(each.role)}<span>${isAnswer ? "this node's output" : `messages[${index}]`}</span></header>
+    <header>${NAMES[each.role] ?? visible(each.role)}<span>${isAnswer ? "its output" : `messages[${index}]`}</span></header>
     ${messageBody(each)}
   </article>`;
 }

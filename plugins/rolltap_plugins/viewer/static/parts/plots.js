@@ -27,6 +27,18 @@ function axis(format, size = 52) {
   };
 }
 
+const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const seconds = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const days = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
+
+function timeAxis() {
+  const values = (_, times, __, ___, step) => {
+    const format = step >= 86400 ? days : step >= 60 ? hours : seconds;
+    return times.map((at) => format.format(new Date(at * 1000)));
+  };
+  return { ...axis(undefined, 26), values, space: 90 };
+}
+
 // Draws into `box`, which is described by `label` for those who don't see it. Draws again when the theme or the width changes.
 function draw(box, label, height, make) {
   drawn.get(box)?.stop();
@@ -132,7 +144,7 @@ export function rewardPlot(box, points, chosen) {
   draw(box, `Reward over time of ${names.length} groups`, 180, () => ({
     data: chosen !== null ? [x, ...lines, single] : [x, ...lines],
     options: {
-      axes: [axis(undefined, 42), axis((value) => signed(value, 2))],
+      axes: [timeAxis(), axis((value) => signed(value, 2))],
       legend: { show: true, live: false },
       series: [
         {},
