@@ -9,7 +9,7 @@ import aiohttp
 import click
 import orjson
 
-DEFAULT_URL = "http://127.0.0.1:9100"
+from rolltap.cli.options import DEFAULT_URL
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _CONTROLS = re.compile(

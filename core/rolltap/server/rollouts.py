@@ -18,7 +18,6 @@ from rolltap.server.state import SERVER, SESSIONS
 from rolltap.session_settings import converted
 from rolltap.types.ledger import CallRecorded, Event, RewardGiven
 
-
 ENDING = web.AppKey("ENDING", asyncio.Event)
 """Set when the server ends."""
 
