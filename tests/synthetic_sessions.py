@@ -261,7 +261,14 @@ class FilledStore(MemoryStore):
 
     def __init__(self, writers: Iterable[Writer]) -> None:
         super().__init__()
-        self._logs.update((writer.uuid, writer.entries) for writer in writers)
+        self._writers = writers
+
+    async def start(self) -> None:
+        """Write them."""
+        await super().start()
+        for writer in self._writers:
+            for entry in writer.entries:
+                await self.append(writer.uuid, entry)
 
 
 class Filled:
