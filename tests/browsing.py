@@ -45,8 +45,11 @@ def encode(rolltap_tokenizer):
 
 
 @pytest.fixture
-async def open_page(chromium):
-    """Opens pages of a viewer; at the end nothing may have been logged as an error in any of them."""
+async def open_page(chromium, rolltap_serve):
+    """Opens pages of a viewer; at the end nothing may have been logged as an error in any of them.
+
+    It takes the fixture of servers so that it ends before they do: a page whose server ends has errors to log.
+    """
     from playwright.async_api import async_playwright  # noqa: PLC0415 - only where a browser is used
 
     errors = []

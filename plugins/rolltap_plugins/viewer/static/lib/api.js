@@ -13,17 +13,9 @@ export class ApiError extends Error {
 let askForKey = async () => false;
 let asking = null;
 
-// `ask(again)` is called when a key is needed; it resolves to the key.
+// `ask(again)` is called when a key is needed, `again` where the last one was wrong; it resolves to the key.
 export function whenKeyIsNeeded(ask) {
   askForKey = ask;
-}
-
-export function hasKey() {
-  return sessionStorage.getItem(KEY) !== null;
-}
-
-export function forgetKey() {
-  sessionStorage.removeItem(KEY);
 }
 
 function headers() {
@@ -33,8 +25,8 @@ function headers() {
 
 async function newKey() {
   asking ??= (async () => {
-    const again = hasKey();
-    forgetKey();
+    const again = sessionStorage.getItem(KEY) !== null;
+    sessionStorage.removeItem(KEY);
     sessionStorage.setItem(KEY, await askForKey(again));
   })().finally(() => {
     asking = null;

@@ -156,13 +156,13 @@ export class NodePage {
   }
 
   panel() {
-    const attributes = { role: "tabpanel", id: "panel", labelled: `tab-${remembered.tab}` };
-    if (remembered.tab === "tokens") return this.tokens(attributes);
+    const labelled = `tab-${remembered.tab}`;
+    if (remembered.tab === "tokens") return this.tokens(labelled);
     const inside = { read: () => this.read(), plots: () => this.plots(), parameters: () => this.parameters() }[remembered.tab]();
-    return html`<div class="scroll" role="tabpanel" id="panel" aria-labelledby=${attributes.labelled} tabindex="0"><div class="narrow">${inside}</div></div>`;
+    return html`<div class="scroll" role="tabpanel" id="panel" aria-labelledby=${labelled} tabindex="0"><div class="narrow">${inside}</div></div>`;
   }
 
-  tokens({ labelled }) {
+  tokens(labelled) {
     const { mode } = remembered;
     if (!this.node.num_tokens) {
       return html`<div class="scroll" role="tabpanel" id="panel" aria-labelledby=${labelled} tabindex="0">${empty("No token ids", "This backend works in text, so none were recorded. What was said is under “Parsed and raw”.")}</div>`;

@@ -31,7 +31,8 @@ export class SessionsPage {
   constructor(root) {
     this.root = root;
     this.wanted = remembered;
-    this.pages = new Map();
+    this.pages = new Map(); // rows by the number of their page of 200; null while they are read
+    this.old = null; // the pages before a reading anew: shown until the new ones are there
     this.version = 0;
     this.matched = null;
     this.fresh = new Map();
@@ -62,7 +63,6 @@ export class SessionsPage {
   // Reads what is in sight anew; what is out of sight is read when it comes into sight.
   async reload() {
     this.version += 1;
-    const stale = this.pages;
     this.pages = new Map();
     try {
       const [totals] = await Promise.all([get("overview"), ...this.pagesInSight().map((at) => this.read(at))]);
@@ -71,7 +71,6 @@ export class SessionsPage {
     } catch (error) {
       this.error = error;
     }
-    if (!this.pages.size && !this.error) this.pages = stale;
     this.render();
     if (this.wanted.plot) this.drawRewards();
   }
@@ -92,6 +91,11 @@ export class SessionsPage {
     this.render();
   }
 
+  failed(error) {
+    this.error = error;
+    this.render();
+  }
+
   pagesInSight() {
     const rows = this.root.querySelector(".rows");
     const top = rows?.scrollTop ?? 0;
@@ -104,7 +108,6 @@ export class SessionsPage {
 
   want(change) {
     Object.assign(this.wanted, change);
-    this.old = null;
     const rows = this.root.querySelector(".rows");
     if (rows) rows.scrollTop = 0;
     this.reload();
@@ -145,7 +148,7 @@ export class SessionsPage {
     try {
       rewardPlot(box, (await get("rewards")).points, this.wanted.group);
     } catch (error) {
-      this.error = error;
+      this.failed(error);
     }
   }
 
@@ -225,7 +228,7 @@ export class SessionsPage {
     const rows = this.root.querySelector(".rows");
     const top = rows?.scrollTop ?? 0;
     const height = rows?.clientHeight || 900;
-    for (const at of this.pagesInSight()) if (!this.pages.has(at)) this.read(at).catch((error) => Object.assign(this, { error }));
+    for (const at of this.pagesInSight()) if (!this.pages.has(at)) this.read(at).catch((error) => this.failed(error));
     const first = Math.max(0, Math.floor(top / ROW) - 8);
     const last = Math.min(this.matched, Math.ceil((top + height) / ROW) + 8);
     const shown = Array.from({ length: Math.max(0, last - first) }, (_, at) => first + at);

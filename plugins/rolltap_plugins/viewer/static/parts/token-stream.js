@@ -5,6 +5,7 @@ import { count, plural, visible } from "../lib/format.js";
 const PAGE = 1024;
 const COLLAPSED = 24; // parts of the prompt that are longer begin closed
 const NEAR = "900px 0px";
+const MARGIN = 36;
 const LEVELS = [Math.log(0.9), Math.log(0.5), Math.log(0.2), Math.log(0.05)];
 
 export const TITLES = { system: "System", user: "User", tool: "Tool result", assistant: "Assistant", developer: "Developer", prompt: "Prompt" };
@@ -30,6 +31,8 @@ class TokenStream extends HTMLElement {
     this.onclick = (event) => this.clicked(event);
     this.total = segments.at(-1)?.end ?? 0;
     this.cursor = null;
+    this.held = false; // whether the cursor stays in sight: until the person scrolls
+    for (const kind of ["wheel", "touchmove", "pointerdown"]) this.addEventListener(kind, () => (this.held = false), { passive: true });
   }
 
   disconnectedCallback() {
@@ -130,6 +133,7 @@ class TokenStream extends HTMLElement {
     block.element.replaceChildren(...tokens.map(tokenElement));
     block.element.style.height = "";
     this.markCursor();
+    if (this.held) this.reveal(); // what was filled above may have moved it away
   }
 
   hovered(event) {
@@ -158,8 +162,16 @@ class TokenStream extends HTMLElement {
     await this.fill(block);
     block.wanted = false;
     this.markCursor();
-    this.querySelector(".here")?.scrollIntoView({ block: "nearest" });
+    this.held = true;
+    this.reveal();
     await this.show(this.cursor, true);
+  }
+
+  // Scrolls to the cursor where it is out of sight.
+  reveal() {
+    const here = this.querySelector(".here")?.getBoundingClientRect();
+    const window = this.getBoundingClientRect();
+    if (here && (here.top < window.top + MARGIN || here.bottom > window.bottom - MARGIN)) this.scrollTop += here.top - window.top - window.height / 2;
   }
 
   markCursor() {
