@@ -9,7 +9,7 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from rolltap import BackendView, BadRequest, NodeView, NotFound, Server, __version__
+from rolltap import BackendView, BadRequest, NodeView, NotFound, Server, SessionSummary, __version__
 from rolltap_plugins.viewer.compare import difference_in_ids, difference_in_messages
 from rolltap_plugins.viewer.events import Events
 from rolltap_plugins.viewer.forest import Forests
@@ -134,7 +134,7 @@ class Api:
 
     async def tokens(self, request: web.Request) -> web.Response:
         """Some tokens of a node: `?start=&end=`."""
-        _, opened = await self._opened(request.match_info["sid"], request.match_info["node"])
+        opened = await self._sequence(request)
         start, end = _number(request, "start", 0), _number(request, "end", MOST_TOKENS)
         if not 0 <= start <= end <= start + MOST_TOKENS:
             raise BadRequest(
@@ -145,7 +145,7 @@ class Api:
 
     async def ids(self, request: web.Request) -> web.Response:
         """All ids of a node."""
-        _, opened = await self._opened(request.match_info["sid"], request.match_info["node"])
+        opened = await self._sequence(request)
         return _json({"tokens": opened.tokens.tolist()})
 
     async def compare(self, request: web.Request) -> web.Response:
@@ -173,25 +173,38 @@ class Api:
     async def _opened(self, sid: str, name: str) -> tuple[NodeView, OpenNode]:
         """A node as trainers get it, where they get it; a node inside the tree with its own output alone."""
         summary = await self._server.session(sid)
-        everything = await self._server.nodes(sid, mask="all", tree=True)
-        whole = _named(everything, name, sid)
         leaves = [] if summary.track_tree else await self._server.nodes(sid, tree=False)
-        own = await self._server.nodes(sid, tree=True)
-        owned = next((node for node in leaves if node.node_id == name), None) or _named(own, name, sid)
-        key = (sid, name, len(everything))  # a new branch may own tokens that this one owned
+        owned = next((node for node in leaves if node.node_id == name), None)
+        if owned is None:
+            owned = _named(await self._server.nodes(sid, tree=True), name, sid)
+        key = _key(summary, name)
         if key not in self._open:
+            whole = _named(await self._server.nodes(sid, mask="all", tree=True), name, sid)
             decode = self._decoder(str(owned.metadata.get("model", summary.model_name)))
             self._open[key] = await asyncio.to_thread(OpenNode, owned, whole, decode)
-        self._open.move_to_end(key)
-        while len(self._open) > MOST_OPEN:
-            self._open.popitem(last=False)
+            while len(self._open) > MOST_OPEN:
+                self._open.popitem(last=False)
         return owned, self._open[key]
+
+    async def _sequence(self, request: web.Request) -> OpenNode:
+        """The sequence of the node in the path: at hand while a page scrolls through it."""
+        sid, name = request.match_info["sid"], request.match_info["node"]
+        key = _key(await self._server.session(sid), name)
+        if key not in self._open:
+            return (await self._opened(sid, name))[1]
+        self._open.move_to_end(key)
+        return self._open[key]
 
     def _decoder(self, model: str) -> Decode:
         def decode(ids: Sequence[int]) -> str:
             return self._server.decode(model, list(ids))
 
         return decode
+
+
+def _key(summary: SessionSummary, name: str) -> tuple[str, str, int]:
+    """What a node is kept under: with each call of its session another node may own tokens that this one owned."""
+    return summary.uuid, name, summary.num_calls
 
 
 def _named(nodes: Sequence[NodeView], name: str, sid: str) -> NodeView:
