@@ -10,6 +10,8 @@ from rolltap.cli.export import export
 from rolltap.cli.new_plugin import new_plugin
 from rolltap.cli.plugins import plugins
 from rolltap.cli.serve import serve
+from rolltap.cli.show import show
+from rolltap.cli.tail import tail
 
 
 class _Mistake(click.ClickException):
@@ -73,3 +75,5 @@ main.add_command(export)
 main.add_command(new_plugin)
 main.add_command(plugins)
 main.add_command(serve)
+main.add_command(show)
+main.add_command(tail)

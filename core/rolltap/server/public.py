@@ -1,7 +1,7 @@
 """The server as plugins see it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import web
 
@@ -69,7 +69,9 @@ class RunningServer(Server):
 
     async def session(self, session_id: str) -> SessionSummary:
         """See `Server.session`."""
-        return (await self._app[SESSIONS].get(session_id)).summary()
+        sessions = self._app[SESSIONS]
+        # Looking at a session is no use of it: one that nobody uses must expire all the same.
+        return await sessions.summary(session_id) or (await sessions.get(session_id)).summary()
 
     async def nodes(
         self,
@@ -117,6 +119,11 @@ class RunningServer(Server):
     def backends(self) -> Sequence[BackendView]:
         """See `Server.backends`."""
         return tuple(handle.view for model in self._app[MODELS] for handle in model.backends)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """See `Server.state`."""
+        return self._app[PIPELINE].updates.state()
 
     def add_route(self, method: str, path: str, handler: Handler, *, public: bool = False) -> None:
         """See `Server.add_route`."""
