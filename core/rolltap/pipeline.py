@@ -285,6 +285,11 @@ class Pipeline:
         if isinstance(backend, ChatBackend):
             if request.prompt is not None:
                 raise BadRequest(f"model {model.name!r} answers chats only, no raw prompts", param="prompt")
+            if request.return_token_ids:
+                raise BadRequest(
+                    f"backend {handle.name} of model {model.name!r} works in text: there are no ids to return",
+                    param="return_token_ids",
+                )
             placement = Placement(
                 Context(model.name)
             )  # without a session, finding it would be work for nothing

@@ -53,6 +53,21 @@ class Server(ABC):
         """
 
     @abstractmethod
+    async def session_of(self, request: web.Request) -> SessionSummary | None:
+        """The session that a request belongs to: named in its path (`{sid}`), in `x-rolltap-session` or sent as its key.
+
+        None for a request without one, which one of the server's keys must open. Raises `NotFound`, `RequestError` (401).
+        """
+
+    @abstractmethod
+    async def reply(self, session_id: str, reply_id: str) -> NodeView:
+        """The node of a reply, by the id that its client knows: one that was kept. Raises `NotFound`."""
+
+    @abstractmethod
+    async def forget_reply(self, session_id: str, reply_id: str) -> None:
+        """Let nothing go on from a reply by its id any more; its node stays. Raises `NotFound`."""
+
+    @abstractmethod
     def subscribe(self, *, session: str | None = None) -> AsyncIterator[Event]:
         """Every entry from now on, as it is recorded; of one session or of all.
 

@@ -226,6 +226,10 @@ def _of_call(node: Node) -> dict[str, Any]:
     }
     if call.asked_model and call.asked_model != node.model:
         found["asked_model"] = call.asked_model
+    if call.reply_id:
+        found["reply_id"] = call.reply_id
+    if call.num_instructions:
+        found["num_instructions"] = call.num_instructions
     if call.notes:
         found["notes"] = call.notes
     if len(call.outputs) > 1:

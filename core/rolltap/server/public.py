@@ -7,15 +7,16 @@ from aiohttp import web
 
 from rolltap.bases.backends import BackendView
 from rolltap.bases.server import Handler, Server
+from rolltap.errors import NotFound
 from rolltap.plugins import Plugins
 from rolltap.record.forest import Node
 from rolltap.record.lineage import tree_view
-from rolltap.record.views import Decode, RecordedNode, views
-from rolltap.server.access import require_key
+from rolltap.record.views import Decode, RecordedNode, view, views
+from rolltap.server.access import require_key, session_of
 from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SESSIONS
 from rolltap.session import Session
 from rolltap.types.frozen import FrozenDict
-from rolltap.types.ledger import Event, SessionSummary
+from rolltap.types.ledger import Event, ReplyForgotten, SessionSummary
 from rolltap.types.nodes import NodeView
 
 
@@ -92,6 +93,22 @@ class RunningServer(Server):
             found = [node for node in found if node.label == lineage]
         return found
 
+    async def session_of(self, request: web.Request) -> SessionSummary | None:
+        """See `Server.session_of`."""
+        session = await session_of(request)
+        return session.summary() if isinstance(session, Session) else None
+
+    async def reply(self, session_id: str, reply_id: str) -> NodeView:
+        """See `Server.reply`."""
+        session = await self._app[SESSIONS].get(session_id)
+        return view(session.record, _kept(session, reply_id), tree=True, decode=self.decode)
+
+    async def forget_reply(self, session_id: str, reply_id: str) -> None:
+        """See `Server.forget_reply`."""
+        session = await self._app[SESSIONS].get(session_id)
+        _kept(session, reply_id)
+        await session.append(ReplyForgotten(reply_id=reply_id))
+
     def subscribe(self, *, session: str | None = None) -> AsyncIterator[Event]:
         """See `Server.subscribe`."""
         return self._app[SESSIONS].events.subscribe(session=session)
@@ -130,3 +147,14 @@ class RunningServer(Server):
         route = self._app.router.add_route(method, path, handler)
         if public and route.resource is not None:
             self.public.add(route.resource)
+
+
+def _kept(session: Session, reply_id: str) -> Node:
+    node = session.record.reply(reply_id)
+    if node is None:
+        raise NotFound(
+            f"session {session.id} has kept no reply {reply_id!r}: it was never given, not stored or deleted",
+            code="reply_not_found",
+            param="id",
+        )
+    return node
