@@ -1,29 +1,52 @@
 """The server as plugins see it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import web
 
 from rolltap.bases.backends import BackendView
 from rolltap.bases.server import Handler, Server
 from rolltap.errors import NotFound
+from rolltap.plugins import Plugins
 from rolltap.record.forest import Node
-from rolltap.record.views import RecordedNode, view, views
+from rolltap.record.lineage import tree_view
+from rolltap.record.views import Decode, RecordedNode, view, views
 from rolltap.server.access import require_key, session_of
-from rolltap.server.state import MODELS, PIPELINE, SESSIONS
+from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SESSIONS
 from rolltap.session import Session
 from rolltap.types.frozen import FrozenDict
 from rolltap.types.ledger import Event, ReplyForgotten, SessionSummary
 from rolltap.types.nodes import NodeView
 
 
-def nodes_of(
-    session: Session, server: Server, *, mask: Literal["owned", "all"] = "owned", tree: bool | None = None
+async def nodes_of(
+    session: Session,
+    plugins: Plugins,
+    *,
+    mask: Literal["owned", "all"] = "owned",
+    tree: bool | None = None,
+    decode: Decode | None = None,
 ) -> list[RecordedNode]:
     """What a session has recorded; see `Server.nodes`."""
     whole = session.info.track_tree if tree is None else tree
-    return views(session.record, tree=whole, unmask=mask == "all", decode=server.decode)
+    nodes = views(session.record, tree=whole, unmask=mask == "all", decode=decode)
+    incomplete = session.summary().incomplete
+    for node in nodes:
+        node.incomplete = incomplete
+        node.label = await _label(plugins, session, node.root)
+    return nodes
+
+
+async def _label(plugins: Plugins, session: Session, root: Node) -> str:
+    """What the node's tree is; plugins are asked once for each tree."""
+    known = session.labels.get(root.id)
+    if known is None:
+        seen = tree_view(session.record, root)
+        known = session.labels[root.id] = (
+            await plugins.call_first("label_tree", tree=seen, session=session.info) or ""
+        )
+    return known
 
 
 class RunningServer(Server):
@@ -47,7 +70,9 @@ class RunningServer(Server):
 
     async def session(self, session_id: str) -> SessionSummary:
         """See `Server.session`."""
-        return (await self._app[SESSIONS].get(session_id)).summary()
+        sessions = self._app[SESSIONS]
+        # Looking at a session is no use of it: one that nobody uses must expire all the same.
+        return await sessions.summary(session_id) or (await sessions.get(session_id)).summary()
 
     async def nodes(
         self,
@@ -60,10 +85,7 @@ class RunningServer(Server):
     ) -> Sequence[NodeView]:
         """See `Server.nodes`."""
         session = await self._app[SESSIONS].get(session_id)
-        found = nodes_of(session, self, mask=mask, tree=tree)
-        incomplete = session.summary().incomplete
-        for node in found:
-            node.incomplete = incomplete
+        found = await nodes_of(session, self._app[PLUGINS], mask=mask, tree=tree, decode=self.decode)
         if after is not None:
             new = session.record.forest.after(after)
             found = [node for node in found if node.node_id in new]
@@ -114,6 +136,11 @@ class RunningServer(Server):
     def backends(self) -> Sequence[BackendView]:
         """See `Server.backends`."""
         return tuple(handle.view for model in self._app[MODELS] for handle in model.backends)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """See `Server.state`."""
+        return self._app[PIPELINE].updates.state()
 
     def add_route(self, method: str, path: str, handler: Handler, *, public: bool = False) -> None:
         """See `Server.add_route`."""

@@ -208,6 +208,11 @@ async def nodes(request: web.Request) -> web.Response:
     mask = one_of(query, "mask", ("owned", "all"))
     messages = one_of(query, "messages", ("false", "true")) == "true"
     versions = one_of(query, "versions", ("spans", "token")) == "token"
+    if mask == "all" and "format" in query:
+        raise BadRequest(
+            "mask=all shows tokens that another row trains, or none may: it does not go with format",
+            param="mask",
+        )
     seen = await request.app[SERVER].nodes(
         request.match_info["sid"],
         mask="all" if mask == "all" else "owned",
