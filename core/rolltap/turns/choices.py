@@ -38,7 +38,9 @@ class TokenChoice:
         reader: OutputReader,
         *,
         show_special: bool,
+        goes_on_from: int | None = None,
     ) -> None:
+        """`goes_on_from` is the last id of an answer that was begun: some tokenizers show what follows by it."""
         self.index = index
         self.begun = False
         """Whether the engine has said anything of it."""
@@ -48,6 +50,8 @@ class TokenChoice:
         self._renderer = renderer
         self._top_logprobs = request.sampling.top_logprobs
         self._detokenizer = renderer.detokenizer(skip_special_tokens=not show_special)
+        if goes_on_from is not None:
+            self._detokenizer.feed([goes_on_from])
         self._stop = StopStrings(request.sampling.stop) if request.sampling.stop else None
         self._reader = reader
         self._calls = 0
