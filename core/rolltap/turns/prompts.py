@@ -95,9 +95,8 @@ async def prepare(request: ChatRequest, record: SessionRecord, model: Model) -> 
     request = msgspec.structs.replace(request, messages=read.messages)
     conversation, begun = split_begun(request)
     placement = find_parent(request, record, model=model.name, tokens=True)
-    notes = tuple(
-        note for index in sorted(read.notes) if index >= placement.kept for note in read.notes[index]
-    )
+    notes = [note for index in sorted(read.notes) if index >= placement.kept for note in read.notes[index]]
+    notes += _notes(conversation[placement.kept :], renderer)
     if model.config.history == "template":
         prompt = await _as_the_template_shows(request, record, placement, renderer)
     elif begun is not None and (cut := _cut(request, record, model.name, renderer)) is not None:
@@ -109,7 +108,7 @@ async def prepare(request: ChatRequest, record: SessionRecord, model: Model) -> 
         last_id = recorded[-1] if recorded else None
         rendered = await _rendered(request, renderer, placement.kept, last_id)
         prompt = _prompt(conversation, placement, recorded, rendered)
-    return prompt._replace(messages=conversation, begun=begun, notes=notes)
+    return prompt._replace(messages=conversation, begun=begun, notes=tuple(notes))
 
 
 def _cut(request: ChatRequest, record: SessionRecord, model: str, renderer: Renderer) -> Node | None:
@@ -138,6 +137,13 @@ def _prompt(
 ) -> TokenPrompt:
     new = Prompt(ids=pack_ids(rendered.ids), messages=tuple(conversation[placement.kept :]))
     return TokenPrompt(placement, recorded + rendered.ids, new, rendered.text[-200:])
+
+
+def _notes(messages: Sequence[Message], renderer: Renderer) -> tuple[str, ...]:
+    """What of the new messages the template hides from the model."""
+    if renderer.capabilities.shows_tool_results or all(message.role != "tool" for message in messages):
+        return ()
+    return ("the chat template does not show the results of tools: the model has not seen them",)
 
 
 async def _off_loop(new: Sequence[Message], render: Callable[[], Rendered]) -> Rendered:
