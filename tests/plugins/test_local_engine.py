@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import local_models
-from local_models import collect, idle, ids_of, logprobs_of, truth
+from local_models import asking, collect, idle, ids_of, logprobs_of, truth
 from rolltap import Sampling, UpstreamError
 from rolltap_plugins.local import LocalBackend, LocalOptions, engine, requests
 from rolltap_plugins.local.sampling import settle
@@ -58,7 +58,7 @@ async def test_requests_are_decoded_together_and_reach_their_clients_by_turns(ba
     spy(monkeypatch, backend, lambda ids: widths.append(len(ids)))
 
     async def ask(name, prompt):
-        async for delta in backend.generate(prompt, Sampling(**LONG)):
+        async for delta in backend.generate(asking(prompt, **LONG)):
             order.extend(name for _ in delta.token_ids)
 
     await asyncio.gather(ask("a", PROMPT), ask("b", PROMPT[:2]))
@@ -72,7 +72,7 @@ async def test_a_long_prompt_is_run_in_chunks_between_others_tokens(folder, monk
     async with local_models.serving(folder) as backend:
         steps = []
         spy(monkeypatch, backend, lambda ids: steps.append(len(ids[0])))
-        async with aclosing(backend.generate(PROMPT[:1], Sampling(**LONG))) as running:
+        async with aclosing(backend.generate(asking(PROMPT[:1], **LONG))) as running:
             await anext(running)
             long = await collect(backend, [*range(4, 34)], max_tokens=5, ignore_eos=True)
     first = steps.index(4)
@@ -108,7 +108,7 @@ async def test_alone_each_reply_is_the_same_bit_by_bit_under_any_load(folder):
 @pytest.mark.parametrize("others", [0, 2])
 async def test_closing_the_generator_frees_its_sequences(backend, others):
     tasks = [asyncio.create_task(collect(backend, PROMPT[:2], **LONG)) for _ in range(others)]
-    reply = backend.generate(PROMPT, Sampling(n=3, **LONG))
+    reply = backend.generate(asking(PROMPT, n=3, **LONG))
     await anext(reply)
     await reply.aclose()
     await asyncio.gather(*tasks)
@@ -137,7 +137,7 @@ async def test_cancelling_the_reader_stops_the_work(backend, monkeypatch):
 
 async def test_a_request_that_waits_can_be_left(folder):
     async with local_models.serving(folder, max_num_seqs=1) as backend:
-        async with aclosing(backend.generate(PROMPT, Sampling(**LONG))) as running:
+        async with aclosing(backend.generate(asking(PROMPT, **LONG))) as running:
             await anext(running)
             waiting = asyncio.create_task(collect(backend, PROMPT, max_tokens=1))
             await asyncio.sleep(0)
@@ -272,7 +272,7 @@ async def test_the_same_prompt_again_and_a_branch_share_what_is_common(backend, 
 
 
 async def test_sequences_that_were_left_are_reused_too(backend):
-    async with aclosing(backend.generate(PROMPT, Sampling(**LONG))) as reply:
+    async with aclosing(backend.generate(asking(PROMPT, **LONG))) as reply:
         ids = [(await anext(reply)).token_ids[0] for _ in range(10)]
     await idle(backend)
     deltas = await collect(backend, PROMPT + ids, max_tokens=1)
