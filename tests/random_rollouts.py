@@ -9,10 +9,10 @@ import asyncio
 import random
 from collections import Counter
 
-from rolltap import BadRequest, ChatRequest, Completion, Message, Sampling, ToolCall
+from rolltap import BadRequest, ChatRequest, Message, Sampling, ToolCall
 from rolltap.pipeline import Pipeline
 from rolltap.record.views import views
-from rolltap.server.state import MODELS, PIPELINE
+from rolltap.server.state import MODELS, PIPELINE, SESSIONS
 from rolltap.session_settings import SessionRequest, new_info
 from rolltap.sessions import Session
 from rolltap.testing import Reply, ScriptedTokenBackend, serve
@@ -100,7 +100,7 @@ class Rollout:
         sent = [
             [*call.prompt_ids, *output] for call in self._backend.calls[before:] for output in call.output_ids
         ]
-        for node in views(self._session.forest, tree=True):
+        for node in views(self._session.record, tree=True):
             if node.node_id not in self._checked:
                 self._checked.add(node.node_id)
                 self._check(node, sent)
@@ -127,14 +127,14 @@ class Rollout:
             tools=TOOLS,
             sampling=Sampling(n=rng.choice([1, 1, 1, 2]), stop=rng.choice([None, ["b"]])),
         )
-        completion = Completion(id="c", model="m", created=0)
         try:
-            async for _ in self._pipeline.answer(request, self._session, completion):
+            call = self._pipeline.begin(request, self._session)
+            async for _ in call.deltas():
                 pass
         except BadRequest:  # a template that takes only some orders of roles
             self.counts["refused"] += 1
             return
-        choice = rng.choice(completion.choices)
+        choice = rng.choice(call.completion.choices)
         self._conversations.append([*messages, self._sent_back(choice)])
 
     def _next_messages(self) -> list[Message]:
@@ -168,17 +168,13 @@ async def rollouts(folder: str, seed: int, turns: int) -> Counter[str]:
     backend._script = RandomEngine(rng, backend)
     counts: Counter[str] = Counter()
     async with serve(backend) as server:
-        pipeline, models = server.app[PIPELINE], server.app[MODELS]
+        pipeline, models, sessions = server.app[PIPELINE], server.app[MODELS], server.app[SESSIONS]
         while counts["turns"] < turns:
             info = new_info(SessionRequest(), model=models.default.name, tool_parser="hermes", base_url=None)
-            session = Session(info, _Nowhere())
+            session = await sessions.create(info)
             rollout = Rollout(rng, pipeline, session, backend)
             for _ in range(8):
                 await rollout.round()
             counts += rollout.counts
+            await sessions.delete(session.id)
     return counts
-
-
-class _Nowhere:
-    async def append(self, session: str, entry: object) -> int:
-        return 0

@@ -1,13 +1,15 @@
 """What the tests of rendering share: a renderer for every template there is, and conversations for it."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
 
 from rolltap.rendering import Renderer
-from rolltap.testing.tokenizers import FAMILIES
+from rolltap.testing.tokenizers import FAMILIES, tiny_tokenizer
 from rolltap.types.chat import Message, ToolCall
 
 TOOLS = [
@@ -36,6 +38,29 @@ REAL_TEMPLATES = {
 TEMPLATES = [*FAMILIES, *REAL_TEMPLATES]
 
 
+class Tokens(msgspec.Struct, rename={"plain": "added"}):
+    """The tokens of a real template's model, as the meta.json beside the templates has them."""
+
+    eos: str
+    stops: list[str]
+    special: list[str]
+    plain: list[str]
+    bos: str | None = None
+
+
+def _real_tokens() -> dict[str, Tokens]:
+    meta = _REAL_TEMPLATES / "meta.json"
+    if not meta.exists():
+        return {}
+    known = msgspec.json.decode(meta.read_bytes(), type=dict[str, Tokens])
+    # Its template assigns to messages, which Jinja refuses from the second turn on.
+    return {f"tokens-{name}": tokens for name, tokens in known.items() if name != "MiroThinker"}
+
+
+REAL_TOKENS = _real_tokens()
+"""Real templates with a tokenizer that has their own special tokens, where they lie beside the repository."""
+
+
 class Ends(NamedTuple):
     """How turns end in a style of template, written down by hand: what the probing must find."""
 
@@ -45,6 +70,20 @@ class Ends(NamedTuple):
     """Closes a turn with calls in the history."""
     stops: frozenset[str]
     """All tokens that may end what the model produced."""
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Where nothing closes a turn: the tokens that open the next message, by its role."""
+    markup: str = ""
+    """Where nothing closes a turn: what a call has after a string that is its last argument."""
+
+
+def _real_ends(name: str, tokens: Tokens) -> Ends:
+    if "GLM" in name.upper():
+        between = "" if name == "tokens-GLM-5.2" else "\n"
+        return ENDS["glm"]._replace(markup=f"</arg_value>{between}</tool_call>")
+    words_alone = {"tokens-cz-falcon-instruct", "tokens-cz-solar-instruct"}
+    other = {"tokens-cz-phi-3-small": "<|end|>", "tokens-gemma3n": "<end_of_turn>"}
+    end = "" if name in words_alone else other.get(name, tokens.eos)
+    return Ends(end, end, frozenset(tokens.stops))
 
 
 _CHATML = Ends("<|im_end|>", "<|im_end|>", frozenset({"<|im_end|>"}))
@@ -52,12 +91,35 @@ ENDS = {
     "chatml": _CHATML,
     "qwen3": _CHATML._replace(stops=frozenset({"<|im_end|>", "<|endoftext|>"})),
     "llama3": Ends("<|eot_id|>", "<|eot_id|>", frozenset({"<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"})),
-    "glm": Ends("", "", frozenset({"<|endoftext|>", "<|user|>", "<|observation|>"})),
+    "glm": Ends(
+        "",
+        "",
+        frozenset({"<|endoftext|>", "<|user|>", "<|observation|>"}),
+        {"user": "<|user|>", "tool": "<|observation|>"},
+        "</arg_value>\n</tool_call>",
+    ),
     "deepseek": Ends("<｜end▁of▁sentence｜>", "<｜end▁of▁sentence｜>", frozenset({"<｜end▁of▁sentence｜>"})),  # noqa: RUF001
     "mistral": Ends("</s>", "</s>", frozenset({"</s>"})),
     "harmony": Ends("<|end|>", "<|call|>", frozenset({"<|return|>", "<|call|>", "<|end|>", "<|endoftext|>"})),
     "plain": Ends("", "", frozenset({"</s>"})),
+    "answer_marks": Ends("<|turn_end|>", "<|turn_end|>", frozenset({"<|turn_end|>"})),
+    "last_end": Ends(
+        "",
+        "",
+        frozenset({"</s>", "<|user|>", "<|tool|>"}),
+        {"user": "<|user|>", "tool": "<|tool|>"},
+        '"}}</call>',
+    ),
+    "spaced": Ends("", "", frozenset({"</s>", "<|user|>"}), {"user": "<|user|>"}),
+    "first_call": _CHATML,
 }
+
+
+ENDS |= {name: _real_ends(name, tokens) for name, tokens in REAL_TOKENS.items()}
+CALLS = {"llama3": 1, "harmony": 1, "plain": 0, "spaced": 0}
+"""How many calls of one message a style shows; two where it is not named here."""
+# These refuse a tool's result: roles must alternate.
+CALLS |= {name: 0 for name in REAL_TOKENS if name.startswith("tokens-cz-") or name == "tokens-gemma3n"}
 
 
 def family(template: str) -> str:
@@ -73,7 +135,21 @@ class Renderers:
         self._made: dict[str, Renderer] = {}
 
     def __call__(self, template: str) -> Renderer:
-        if template not in self._made:
+        if template in self._made:
+            return self._made[template]
+        if template in REAL_TOKENS:
+            tokens = REAL_TOKENS[template]
+            folder = tiny_tokenizer(
+                self._folder / template,
+                template=(_REAL_TEMPLATES / f"{template.removeprefix('tokens-')}.jinja").read_text("utf-8"),
+                special_tokens=tokens.special,
+                plain_tokens=tokens.plain,
+                eos_token=tokens.eos,
+                bos_token=tokens.bos or "",
+                eos_tokens=[stop for stop in tokens.stops if stop != tokens.eos],
+            )
+            self._made[template] = Renderer.load(str(folder))
+        else:
             built = FAMILIES[family(template)].build(self._folder / family(template))
             file = str(REAL_TEMPLATES[template][1]) if template in REAL_TEMPLATES else ""
             self._made[template] = Renderer.load(str(built), chat_template=file)
@@ -89,6 +165,7 @@ _LOOK_ALIKES = [
     "[INST]",
     "<|end|>",
     "<tool_call>",
+    "<|turn_end|>",
 ]
 _WORDS = st.one_of(
     st.sampled_from(["Paris", "is", "sunny", "naïve", "你好", "🙂", "\n", "  ", '"', "{", "}", "\\"]),

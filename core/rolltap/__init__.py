@@ -9,7 +9,7 @@ It records every rollout as exact token ids, loss masks and logprobs. What is pu
 - `rolltap.client`: for trainers.
 """
 
-from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendView, TokenBackend
+from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendView, PauseMode, TokenBackend
 from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
 from rolltap.bases.parsers import Reasoning, ReasoningParser, ToolParser
 from rolltap.bases.server import Server
@@ -26,6 +26,7 @@ from rolltap.errors import (
     RequestError,
     RolltapError,
     StoreError,
+    Unsupported,
     UpstreamError,
 )
 from rolltap.hookspecs import hookimpl
@@ -94,6 +95,7 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "Part",
+    "PauseMode",
     "PluginError",
     "Reasoning",
     "ReasoningParser",
@@ -119,6 +121,7 @@ __all__ = [
     "ToolCallDelta",
     "ToolChoice",
     "ToolParser",
+    "Unsupported",
     "UpstreamError",
     "Usage",
     "__version__",

@@ -4,8 +4,8 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -44,6 +44,39 @@ class Origin(NamedTuple):
     """Whether the client says that it has asked before."""
     received: float = 0.0
     """Seconds since the epoch."""
+
+
+class Clock:
+    """Calls `expired` once the time is over that was given; it can be stopped and goes on with what is left."""
+
+    def __init__(self, seconds: float, expired: Callable[[], None]) -> None:
+        self._left = seconds
+        self._expired = expired
+        self._held = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, self._left), self._expired)
+
+    def cancel(self) -> None:
+        """It is not needed any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Stand still for as long as the context lasts."""
+        self._held += 1
+        if self._held == 1 and self._timer is not None:
+            self._left = self._timer.when() - asyncio.get_running_loop().time()
+            self._timer.cancel()
+        try:
+            yield
+        finally:
+            self._held -= 1
+            if not self._held:
+                self._start()
 
 
 class Unrecorded:
@@ -90,6 +123,10 @@ class Call:
         """The reply: without choices until the call is over."""
         self.nodes: list[Node] = []
         """What was recorded of it."""
+        self.recording = False
+        """Whether what was generated is being stored, or is."""
+        self.notes: list[str] = []
+        """What a reader of its nodes should know of how it came about, in words."""
         self.turn: Turn | None = None
         """The attempt that is being made at a backend."""
         self.sent_at = 0.0
@@ -97,6 +134,8 @@ class Call:
         self.succeeded = False
         self.given_up = False
         """Whether everybody has left it."""
+        self.clock: Clock | None = None
+        """Ends the call when its time is over."""
         self.on_over: list[Callable[[], None]] = []
         """Called once when it is over."""
         self._steps = steps
@@ -111,6 +150,10 @@ class Call:
         self._task: asyncio.Task[Any] | None = None
         self._orphan: asyncio.Task[Any] | None = None
         """The driver, where its own client has left and others follow."""
+
+    def hold(self) -> AbstractAsyncContextManager[None]:
+        """Stop the call's clock for as long as the context lasts."""
+        return self.clock.hold() if self.clock is not None else nullcontext()
 
     @property
     def recorded_session(self) -> Session | None:
@@ -194,6 +237,8 @@ class Call:
 
     def _end(self) -> None:
         self._over = True
+        if self.clock is not None:
+            self.clock.cancel()
         self.turn = None
         for follower in self._followers:
             follower.wake()

@@ -3,6 +3,7 @@
 RolltapError
 ├ ConfigError            a wrong config, option or command line: exit code 2
 ├ PluginError            a plugin that fails, is missing or breaks a hook's rules
+├ Unsupported            a backend can't do what it was asked to do
 ├ StoreError             the store can't keep or read a session's log: 503
 ├ FormatError            a stored entry that this version can't read
 └ RequestError           ends one request, carries its ErrorInfo
@@ -50,6 +51,10 @@ class PluginError(RolltapError):
         super().__init__(message)
         self.plugin = plugin
         """The plugin's name, where it is one plugin's failure."""
+
+
+class Unsupported(RolltapError):
+    """A backend can't do what it was asked to do, such as to swap weights."""
 
 
 class StoreError(RolltapError):

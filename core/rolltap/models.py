@@ -10,7 +10,7 @@ import msgspec
 
 from rolltap.backend_handle import BackendHandle
 from rolltap.bases.backends import Backend, TokenBackend
-from rolltap.config import BackendConfig, Config, ModelConfig
+from rolltap.config import Config, ModelConfig
 from rolltap.errors import BadRequest, ConfigError, NotFound, PluginError, RolltapError
 from rolltap.plugins import Plugins
 from rolltap.rendering import Renderer, probe
@@ -118,8 +118,7 @@ async def load_models(config: Config, plugins: Plugins) -> Models:
     try:
         for model in config.models:
             handles = [
-                await _start(options, number, model, config, plugins, started)
-                for number, options in enumerate(model.backends)
+                await _start(number, model, config, plugins, started) for number in range(len(model.backends))
             ]
             _check_names(model, handles)
             models.append(Model(model, handles, await _renderer(model, handles)))
@@ -132,13 +131,9 @@ async def load_models(config: Config, plugins: Plugins) -> Models:
 
 
 async def _start(
-    config: BackendConfig,
-    number: int,
-    model: ModelConfig,
-    settings: Config,
-    plugins: Plugins,
-    started: list[Backend],
+    number: int, model: ModelConfig, settings: Config, plugins: Plugins, started: list[Backend]
 ) -> BackendHandle:
+    config = model.backends[number]
     made = await plugins.ask(
         "create_backend", kind=config.kind, options=dict(config.options), model=model.name
     )

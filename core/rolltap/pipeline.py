@@ -23,7 +23,7 @@ import msgspec
 
 from rolltap.backend_handle import BackendHandle
 from rolltap.bases.backends import ChatBackend, TokenBackend
-from rolltap.call import Call, CallCut, Origin, Unrecorded
+from rolltap.call import Call, CallCut, Clock, Origin, Unrecorded
 from rolltap.classifying import classify
 from rolltap.errors import (
     BadRequest,
@@ -43,12 +43,14 @@ from rolltap.sessions import Session
 from rolltap.turns.base import Turn
 from rolltap.turns.chat import ChatTurn
 from rolltap.turns.constraints import constrained
+from rolltap.turns.continuing import Continuation, EngineAborted, RestartCall
 from rolltap.turns.prompts import Placement, TokenPrompt, find_parent, prepare
 from rolltap.turns.readers import readers_for
-from rolltap.turns.token import TokenTurn
+from rolltap.turns.token import TokenTurn, aborted_error
 from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta
 from rolltap.types.ledger import CallBegun, CallFailed, CallRecorded, Context, Times, TokenCounts
+from rolltap.weights import WeightUpdates
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,8 @@ class Pipeline:
 
     def __init__(self, models: Models, plugins: Plugins, *, request_timeout_s: float | None = None) -> None:
         self._models = models
+        self.updates = WeightUpdates([handle for model in models for handle in model.backends])
+        """Pauses and versions of the engines."""
         self._plugins = plugins
         self._request_timeout_s = request_timeout_s
         self._same = SameCalls()
@@ -106,8 +110,7 @@ class Pipeline:
                 self._same.begun(key, call)
                 call.on_over.append(lambda: self._same.ended(key, call))
         if self._request_timeout_s is not None:
-            timer = asyncio.get_running_loop().call_later(self._request_timeout_s, call.cut, self._too_long())
-            call.on_over.append(timer.cancel)
+            call.clock = Clock(self._request_timeout_s, lambda: call.cut(self._too_long()))
         return call
 
     async def render(self, request: ChatRequest, session: Session | Unrecorded) -> TokenPrompt:
@@ -179,25 +182,26 @@ class Pipeline:
     async def _attempts(self, call: Call) -> AsyncGenerator[ChatDelta, None]:
         """Ask one backend after the other until one has answered."""
         failed: list[BackendHandle] = []
+        turn: Turn | None = None
+        if self.updates.paused:
+            async with call.hold():
+                await self.updates.wait_open(call.model.config.pause_limit_s)
         while True:
-            handle = await self._select(call, failed)
-            turn = call.turn = await self._turn(call, handle)
+            if turn is None:
+                turn = call.turn = await self._turn(call, await self._select(call, failed))
+            handle = turn.handle
             started = False
             try:
                 async with handle.slot(), aclosing(turn.deltas()) as deltas:
-                    await self._announce(call, again=bool(failed))
+                    await self._announce(call)
                     async for delta in deltas:
                         started = True
                         yield delta
             except (CallCut, StoreError):
                 raise
-            except Exception as error:
-                info = await self._blame(error, handle)
-                failed.append(handle)
-                if not started and info.status in FAILOVER_STATUSES and self._candidates(call, failed):
-                    await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (len(failed) - 1)))
-                    continue
-                raise RequestError(info) from error
+            except Exception as error:  # noqa: BLE001 - whatever a backend raises is classified
+                turn = await self._after_failure(call, turn, error, failed, started=started)
+                continue
             handle.succeeded()
             ends = turn.final_deltas()
             await self._record_whole(call, turn)
@@ -206,10 +210,32 @@ class Pipeline:
                 yield delta
             return
 
-    async def _announce(self, call: Call, *, again: bool) -> None:
+    async def _after_failure(
+        self, call: Call, turn: Turn, error: Exception, failed: list[BackendHandle], *, started: bool
+    ) -> Turn | None:
+        """What to do next: the turn that goes on elsewhere, or None to begin anew. Raises where it was the last try."""
+        if isinstance(error, RestartCall):
+            call.notes.append("the engine gave the generation up; it was begun anew")
+            return None
+        if isinstance(error, EngineAborted):
+            raise CallCut(aborted_error(error).info) from error
+        info = await self._blame(error, turn.handle)
+        failed.append(turn.handle)
+        others = self._candidates(call, failed) if info.status in FAILOVER_STATUSES else []
+        if not others:
+            raise RequestError(info) from error
+        if started:
+            goes_on = call.model.config.on_engine_loss == "continue"
+            if not (goes_on and isinstance(turn, TokenTurn) and turn.move_to(others[0])):
+                raise RequestError(info) from error
+            call.notes.append(f"backend {turn.handle.name} went on after {failed[-1].name} was lost")
+        await asyncio.sleep(min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (len(failed) - 1)))
+        return turn if started else None
+
+    async def _announce(self, call: Call) -> None:
         """Write that the call has begun, where a log outlives this process."""
-        call.sent_at = time.time()
-        session = call.recorded_session
+        session, again = call.recorded_session, bool(call.sent_at)
+        call.sent_at = call.sent_at or time.time()
         if session is not None and session.durable and not again:
             await session.append(
                 CallBegun(call_id=call.id, request_id=call.origin.request_id, begun_at=call.sent_at)
@@ -272,10 +298,16 @@ class Pipeline:
         return TokenTurn(
             request,
             handle,
-            backend=backend,
             prompt=prompt,
             renderer=model.tokenizing,
             readers=await readers_for(self._plugins, request, info, model, prompt_tail=prompt.tail),
+            continuation=Continuation(
+                self.updates,
+                call.hold,
+                on_abort=model.config.on_abort,
+                pause_limit_s=model.config.pause_limit_s,
+                salted=model.config.cache_salt == "version",
+            ),
             session=call.session.id,
             request_id=call.origin.request_id,
         )
@@ -317,13 +349,13 @@ class Pipeline:
 
     async def _record_cut(self, call: Call, info: ErrorInfo) -> None:
         """Record what came of a call that was ended early by the server."""
-        if call.turn is not None and not call.nodes:
+        if call.turn is not None and not call.recording:
             await self._record(call, call.turn, aborted=True, error=info.message)
         await self._note_failed(call, CallCut(info))
 
     async def _record_left(self, call: Call, turn: Turn | None) -> None:
         """Record what came of a call that its client has left."""
-        if turn is not None and not call.nodes:
+        if turn is not None and not call.recording:
             await self._record(call, turn, aborted=True)
         await self._note_failed(call, RuntimeError("the client left before anything was generated"))
 
@@ -331,6 +363,7 @@ class Pipeline:
         self, call: Call, turn: Turn, *, aborted: bool = False, error: str | None = None
     ) -> None:
         """Store what the turn generated, then tell the plugins."""
+        call.recording = True
         self.counts["drifted"] += turn.drifted
         session = call.recorded_session
         recorded = turn.recorded(aborted=aborted, error=error) if session is not None else None
@@ -347,7 +380,7 @@ class Pipeline:
             prompt=recorded.prompt,
             outputs=tuple(recorded.outputs),
             branch_note=placement.note,
-            notes=tuple(turn.notes),
+            notes=(*call.notes, *turn.notes),
             backend=turn.handle.name,
             asked_model=call.asked_model,
             sampling=turn.sampling,

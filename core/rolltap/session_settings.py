@@ -54,7 +54,7 @@ def session_request(body: Mapping[str, Any]) -> SessionRequest:
                 f"(the settings are: {fields})",
                 param=name,
             )
-    wanted = _converted(body, SessionRequest)
+    wanted = converted(body, SessionRequest)
     wanted.base_url = wanted.base_url or None
     return wanted
 
@@ -107,14 +107,15 @@ def pinned(sampling: Sampling, pins: Mapping[str, Any]) -> Sampling:
         raise BadRequest(
             "sampling.stop has an empty string, which every text ends with", param="sampling.stop"
         )
-    typed = _converted(named, Sampling, "sampling.")
+    typed = converted(named, Sampling, "sampling.")
     known = {name: getattr(typed, name) for name in named if name in Sampling.__struct_fields__}
     unknown = {name: value for name, value in named.items() if name not in known}
     known["extra"] = {**sampling.extra, **typed.extra, **unknown}
     return msgspec.structs.replace(sampling, **known)
 
 
-def _converted(values: Mapping[str, Any], kind: type[T], prefix: str = "") -> T:
+def converted(values: Mapping[str, Any], kind: type[T], prefix: str = "") -> T:
+    """A body's fields as a struct; those that are null are left out. Raises `BadRequest` that names a wrong one."""
     present = {name: value for name, value in values.items() if value is not None}
     try:
         return msgspec.convert(present, kind, str_keys=True)

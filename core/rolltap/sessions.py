@@ -195,7 +195,7 @@ class Sessions:
         except Exception as error:
             self.counts["store_failures"] += 1
             self.last_failure = f"{type(error).__name__}: {error}"
-            log.error("the store failed: %s", self.last_failure)
+            log.exception("the store failed")
             if isinstance(error, StoreError):
                 raise
             raise StoreError(f"the session store failed: {self.last_failure}") from error
@@ -310,12 +310,11 @@ class Sessions:
     async def expire(self) -> None:
         """Delete the sessions that nobody has used for `session_ttl_s` seconds; let idle ones leave memory."""
         now = time.time()
-        for uuid, used in [*self._known.items()]:
+        for uuid, accessed in [*self._known.items()]:
             session = self._loaded.get(uuid)
-            if session is not None:
-                used = max(used, session.last_accessed)
-                if session.calls:
-                    continue
+            if session is not None and session.calls:
+                continue
+            used = accessed if session is None else max(accessed, session.last_accessed)
             if used < now - self._ttl_s:
                 log.info("session %s expired", uuid)
                 with suppress(NotFound):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rolltap import ImagePart, Message, TextPart, ToolCall
 from rolltap.record import canonical
+from rolltap.record.definitions import Definitions
 
 JSON = st.recursive(
     st.none()
@@ -25,7 +26,7 @@ def call(arguments: str, name: str = "search", call_id: str = "call_1") -> Messa
 
 
 def same(one: Message, other: Message) -> bool:
-    start = canonical.chain_start(canonical.context("m", [], {}))
+    start = canonical.digest(b"m")
     return canonical.chain_next(start, canonical.fingerprint(one)) == canonical.chain_next(
         start, canonical.fingerprint(other)
     )
@@ -93,6 +94,12 @@ def test_lone_surrogates_have_a_fingerprint():
     assert not same(Message(role="user", content="\ud83d"), Message(role="user", content="\ud83e"))
 
 
+def context(model, tools, template_kwargs):
+    definitions = Definitions()
+    found, new = definitions.context(model, tools, template_kwargs)
+    return definitions.canonical(found, new)
+
+
 def test_the_order_of_tools_and_of_their_keys_does_not_count():
     a = {"type": "function", "function": {"name": "a", "parameters": {"type": "object", "properties": {}}}}
     a_turned = {
@@ -100,14 +107,14 @@ def test_the_order_of_tools_and_of_their_keys_does_not_count():
         "type": "function",
     }
     b = {"type": "function", "function": {"name": "b"}}
-    assert canonical.context("m", [a, b], {}) == canonical.context("m", [b, a_turned], {})
-    assert canonical.context("m", [a], {}) != canonical.context("m", [a, b], {})
-    assert canonical.context("m", [a], {}) != canonical.context("n", [a], {})
-    assert canonical.context("m", [], {"x": 1}) != canonical.context("m", [], {"x": 2})
+    assert context("m", [a, b], {}) == context("m", [b, a_turned], {})
+    assert context("m", [a], {}) != context("m", [a, b], {})
+    assert context("m", [a], {}) != context("n", [a], {})
+    assert context("m", [], {"x": 1}) != context("m", [], {"x": 2})
 
 
 def test_the_chain_stands_for_every_message_before():
-    start = canonical.chain_start(canonical.context("m", [], {}))
+    start = canonical.digest(b"m")
     words = [canonical.fingerprint(Message(role="user", content=word)) for word in ("a", "b", "c")]
     other = [canonical.fingerprint(Message(role="user", content=word)) for word in ("x", "b", "c")]
     assert canonical.chain(start, words)[:2] == canonical.chain(start, words[:2])

@@ -7,37 +7,57 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltap import ChatRequest, Message
-from rolltap.record import canonical
-from rolltap.record.forest import Forest
-from rolltap.record.views import views
-from rolltap.turns.prompts import place
-from rolltap.types.record import (
+from rolltap.record import (
+    CallRecorded,
     DeliveryChanged,
-    NodesRecorded,
     Output,
     Prompt,
+    SessionCreated,
+    SessionInfo,
     decode_entry,
     encode_entry,
     pack_ids,
     pack_logprobs,
     unpack_ids,
 )
+from rolltap.record import views as record_views
+from rolltap.record.fold import SessionRecord
+from rolltap.turns.prompts import find_parent
+
+
+def views(record, **options):
+    return record_views.views(record, **{"tree": False, **options})
+
+
+def shown(node):
+    return {
+        name: getattr(node, name) for name in ("tokens", "masked_tokens", "logprobs", "metadata", "messages")
+    }
 
 
 class Recorder:
     """Records calls in a forest with ids that are never used twice, and remembers what it recorded."""
 
     def __init__(self) -> None:
-        self.forest = Forest()
+        self.record = SessionRecord()
         self.log = []
+        self.apply(SessionCreated(info=SessionInfo(uuid="s", model_name="m")))
         self.conversations: dict[str, tuple[Message, ...]] = {}
         self.sequences: dict[str, list[int]] = {}
         self.generated: dict[str, list[int]] = {}
         self._ids = itertools.count(1)
         self._names = itertools.count(1)
 
+    @property
+    def forest(self):
+        return self.record.forest
+
+    def apply(self, entry):
+        self.log.append(entry)
+        return self.record.apply(len(self.log), entry)
+
     def place(self, messages):
-        return place(ChatRequest(messages=list(messages)), self.forest, model="m", tokens=True)
+        return find_parent(ChatRequest(messages=tuple(messages)), self.record, model="m", tokens=True)
 
     def commit(self, messages, answers, at=None, **output):
         """Record a call that was placed `at` (now, if None); return its nodes."""
@@ -48,33 +68,32 @@ class Recorder:
         for answer in answers:
             ids = [next(self._ids) for _ in range(2)]
             said = Message(role="assistant", content=answer)
-            message = canonical.fingerprint(said)
             name = f"n{next(self._names)}"
             outputs.append(
                 Output(
                     node_id=name,
                     ids=pack_ids(ids),
-                    logprobs=pack_logprobs([-float(i) for i in ids]),
-                    message=message,
-                    key=canonical.chain_next(at.link, message),
-                    **output,
+                    **{"logprobs": pack_logprobs([-float(i) for i in ids]), **output},
+                    message=said,
                 )
             )
             self.conversations[name] = (*messages, said)
             self.sequences[name] = [*before, *prompt_ids, *ids]
             self.generated[name] = ids
-        entry = NodesRecorded(
-            parent_id=at.parent.id if at.parent else None,
-            context=at.context,
-            prompt=Prompt(ids=pack_ids(prompt_ids), messages=at.new),
-            outputs=outputs,
-            branch_reason=at.branch_reason(self.forest),
-            backend="b",
-            model="m",
-            created_at=0.0,
+        nodes = self.apply(
+            CallRecorded(
+                call_id=f"c{len(self.log)}",
+                parent_id=at.parent.id if at.parent else None,
+                after_id=at.after.id if at.after else None,
+                context=at.context,
+                definitions=at.definitions,
+                prompt=Prompt(ids=pack_ids(prompt_ids), messages=tuple(messages)[at.kept :]),
+                outputs=tuple(outputs),
+                backend="b",
+            )
         )
-        self.log.append(entry)
-        return self.forest.apply(entry)
+        self.forest.remember(nodes[0], messages, at.after, at.kept)
+        return nodes
 
 
 def said(role, text):
@@ -87,14 +106,14 @@ def ask(*texts):
 
 
 def reasons(recorder):
-    return [node.call.branch_reason for node in recorder.forest]
+    return [node.branch_reason for node in recorder.forest]
 
 
 def test_a_turn_that_goes_on_replaces_its_leaf():
     recorder = Recorder()
     recorder.commit(ask("q1"), ["a1"])
     recorder.commit(ask("q1", "a1", "q2"), ["a2"])
-    (leaf,) = views(recorder.forest, tree=False)
+    (leaf,) = views(recorder.record)
     assert leaf.tokens == recorder.sequences["n2"]
     assert leaf.masked_tokens == [-100] * 3 + recorder.generated["n1"] + [-100] * 3 + recorder.generated["n2"]
     assert leaf.logprobs[:3] == [1.0] * 3
@@ -119,7 +138,7 @@ def test_a_branch_says_why(messages, reason):
     recorder.commit(ask("q1"), ["a1"])
     recorder.commit(ask("q1", "a1", "q2"), ["a2"])
     (node,) = recorder.commit(messages, ["b"])
-    assert node.call.branch_reason == reason
+    assert node.branch_reason == reason
     assert len(recorder.forest.leaves()) == 2
 
 
@@ -134,11 +153,11 @@ def test_what_a_conversation_stands_on_makes_another_tree():
             "chat_template_kwargs differ",
         ),
     ]:
-        at = place(request, recorder.forest, model="m", tokens=True)
+        at = find_parent(request, recorder.record, model="m", tokens=True)
         assert at.parent is None
-        assert at.branch_reason(recorder.forest) == reason
-    at = place(ChatRequest(messages=ask("q1", "a1", "q2")), recorder.forest, model="other", tokens=True)
-    assert (at.parent, at.branch_reason(recorder.forest)) == (None, "model differs: other after m")
+        assert at.branch_reason(recorder.record) == reason
+    at = find_parent(ChatRequest(messages=ask("q1", "a1", "q2")), recorder.record, model="other", tokens=True)
+    assert (at.parent, at.branch_reason(recorder.record)) == (None, "model differs: other after m")
 
 
 def test_concurrent_calls_commit_beside_each_other():
@@ -148,7 +167,7 @@ def test_concurrent_calls_commit_beside_each_other():
     recorder.commit(ask("q1", "a1", "x"), ["ax"], at=first)
     recorder.commit(ask("q1", "a1", "y"), ["ay"], at=second)
     assert [leaf.id for leaf in recorder.forest.leaves()] == ["n2", "n3"]
-    assert recorder.forest["n3"].call.branch_reason == "messages[2].content differs"
+    assert recorder.forest["n3"].branch_reason == "messages[2].content differs"
 
 
 def test_an_ancestors_tokens_go_to_its_first_trainable_leaf():
@@ -156,7 +175,7 @@ def test_an_ancestors_tokens_go_to_its_first_trainable_leaf():
     recorder.commit(ask("q1"), ["a1"])
     recorder.commit(ask("q1", "a1", "x"), ["ax"], untrainable_reason="why not")
     recorder.commit(ask("q1", "a1", "y"), ["ay"])
-    first, second = views(recorder.forest, tree=False)
+    first, second = views(recorder.record)
     assert set(first.masked_tokens) == {-100}
     assert [token for token in second.masked_tokens if token != -100] == [
         *recorder.generated["n1"],
@@ -170,9 +189,8 @@ def test_unmasked_shows_every_generated_token_and_no_made_up_logprob():
     recorder = Recorder()
     recorder.commit(ask("q1"), ["a1"])
     recorder.commit(ask("q1", "a1", "x"), ["ax"])
-    recorder.commit(ask("q1", "a1", "y"), ["ay"])
-    recorder.forest["n3"].output.logprobs = None
-    for leaf in views(recorder.forest, tree=False, unmask=True):
+    recorder.commit(ask("q1", "a1", "y"), ["ay"], logprobs=None)
+    for leaf in views(recorder.record, unmask=True):
         assert len([token for token in leaf.masked_tokens if token != -100]) == 4
     assert leaf.logprobs[-2:] == [None, None]
 
@@ -189,8 +207,8 @@ def test_the_thinking_that_came_back_tells_equal_answers_apart():
 def test_delivery_changes():
     recorder = Recorder()
     recorder.commit(ask("q1"), ["a1"])
-    recorder.forest.apply(DeliveryChanged(["n1"], "aborted"))
-    assert views(recorder.forest, tree=False)[0].metadata["delivery"] == "aborted"
+    recorder.apply(DeliveryChanged(node_ids=["n1"], delivery="aborted"))
+    assert views(recorder.record)[0].metadata["delivery"] == "aborted"
 
 
 def test_ids_find_the_longest_recorded_start():
@@ -200,9 +218,9 @@ def test_ids_find_the_longest_recorded_start():
     recorder.commit(ask("other"), ["b"])
     whole = recorder.sequences["n2"]
     for ids, expected in [([*whole, 9, 9], ("n2", len(whole))), (whole[:-1], ("n1", 5)), ([9, 9], (None, 0))]:
-        node, covered = recorder.forest.match_ids(ids, model="m")
+        node, covered = recorder.forest.match_ids(pack_ids(ids), model="m")
         assert (node.id if node else None, covered) == expected
-    assert recorder.forest.match_ids(whole, model="other") == (None, 0)
+    assert recorder.forest.match_ids(pack_ids(whole), model="other") == (None, 0)
 
 
 WORDS = st.sampled_from("abc")
@@ -238,24 +256,23 @@ def test_random_forests_follow_the_rules(data):
             at=at,
             untrainable_reason=None if trainable else "no",
         )
-        assert (nodes[0].call.branch_reason is not None) == had_siblings
+        assert (nodes[0].branch_reason is not None) == had_siblings
 
     for node in recorder.forest:
         assert node.tokens() == recorder.sequences[node.id]
-    trained = [t for leaf in views(recorder.forest, tree=False) for t in leaf.masked_tokens if t != -100]
+    trained = [t for leaf in views(recorder.record) for t in leaf.masked_tokens if t != -100]
     wanted = [t for node in recorder.forest if node.trainable for t in recorder.generated[node.id]]
     assert sorted(trained) == sorted(wanted)
-    of_tree = [t for node in views(recorder.forest, tree=True) for t in node.masked_tokens if t != -100]
+    of_tree = [t for node in views(recorder.record, tree=True) for t in node.masked_tokens if t != -100]
     assert sorted(of_tree) == sorted(wanted)
-    for seen in views(recorder.forest, tree=True):
+    for seen in views(recorder.record, tree=True):
         assert len(seen.tokens) == len(seen.masked_tokens) == len(seen.logprobs) == seen.num_tokens
 
-    folded = Forest()
-    for entry in recorder.log:
-        folded.apply(decode_entry(encode_entry(entry)))
-    assert [n.to_dict() for n in views(folded, tree=False)] == [
-        n.to_dict() for n in views(recorder.forest, tree=False)
-    ]
+    folded = SessionRecord()
+    for seq, entry in enumerate(recorder.log, 1):
+        folded.apply(seq, decode_entry(encode_entry(entry)))
+    assert [shown(node) for node in views(folded)] == [shown(node) for node in views(recorder.record)]
+    assert folded.digest() == recorder.record.digest()
 
 
 def test_siblings_share_their_prompt_and_new_tokens_are_all_that_grows():

@@ -33,7 +33,7 @@ def joined(detokenizer, chunks):
 
 def whole(renderer, ids, *, skip):
     shown = [index for index in ids if not (skip and index in renderer.codec.special_ids)]
-    while shown and shown[-1] in renderer.closers:
+    while shown and shown[-1] in renderer.end_ids:
         shown.pop()
     return renderer.tokenizer.decode(shown, clean_up_tokenization_spaces=False)
 

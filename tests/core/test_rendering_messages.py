@@ -5,13 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolltap.errors import BadRequest
-from rolltap.rendering.messages import MessageForm, as_dict, call_id, check_content, name_calls, place_systems
+from rolltap.rendering.messages import as_dict, call_id, check_content, name_calls, place_systems
+from rolltap.rendering.template_capabilities import TemplateCapabilities
 from rolltap.types.chat import ImagePart, Message, TextPart, ToolCall
 
-DICTS = MessageForm()
-TEXTS = MessageForm(dict_arguments=False, text_arguments=True)
-FIRST = MessageForm(systems="first")
-NOWHERE = MessageForm(systems="nowhere")
+DICTS = TemplateCapabilities()
+TEXTS = TemplateCapabilities(dict_arguments=False, text_arguments=True)
+FIRST = TemplateCapabilities(systems="first")
+NOWHERE = TemplateCapabilities(systems="nowhere")
 
 
 def said(*pairs):
@@ -56,7 +57,7 @@ def test_reasoning_has_the_names_that_templates_read():
 
 
 def test_a_template_that_refuses_text_beside_thinking_and_calls_is_given_both_as_thinking():
-    form = MessageForm(text_with_calls_and_reasoning=False)
+    form = TemplateCapabilities(text_with_calls_and_reasoning=False)
     message = as_dict(
         Message(role="assistant", content="Let me see.", reasoning="Hm.", tool_calls=[ToolCall(name="f")]),
         form,
@@ -72,7 +73,7 @@ def test_no_arguments(text):
 @pytest.mark.parametrize("text", ['{"a": ', "[1]", '"x"', "null", "nonsense", "[" * 100_000])
 def test_arguments_that_are_no_object_are_shown_as_they_are(text):
     assert arguments(text, DICTS) == {"arguments": text}
-    assert arguments(text, MessageForm(text_arguments=True)) == text
+    assert arguments(text, TemplateCapabilities(text_arguments=True)) == text
     assert arguments(text, TEXTS) == text
 
 
@@ -83,7 +84,7 @@ def test_text_arguments_are_the_models_own():
 def test_developers_are_systems_where_the_template_knows_none():
     message = Message(role="developer", content="x")
     assert as_dict(message, DICTS)["role"] == "system"
-    assert as_dict(message, MessageForm(developer=True))["role"] == "developer"
+    assert as_dict(message, TemplateCapabilities(developer=True))["role"] == "developer"
 
 
 def test_systems_stay_where_the_template_shows_them():
@@ -133,7 +134,7 @@ def test_placing_loses_nothing_and_moves_nothing_over_an_assistant(kinds, form):
 
 @given(st.text(max_size=30))
 def test_short_ids(identifier):
-    form = MessageForm(short_call_ids=True)
+    form = TemplateCapabilities(short_call_ids=True)
     made = call_id(identifier, form)
     assert len(made) == 9
     assert made.isascii()
@@ -166,7 +167,7 @@ def test_calls_are_shown_by_ids_that_name_the_tool_where_a_template_shows_nothin
         Message(role="assistant", tool_calls=[ToolCall("f", id="g:1")]),
     ]
     assert name_calls(conversation, DICTS) is conversation
-    named = name_calls(conversation, MessageForm(named_call_ids=True))
+    named = name_calls(conversation, TemplateCapabilities(named_call_ids=True))
     assert [[call.id for call in message.tool_calls] or message.tool_call_id for message in named] == [
         ["functions.f:0", "functions.g:7"], "functions.f:0", "functions.g:7", "lost", ["functions.f:2"]
     ]  # fmt: skip

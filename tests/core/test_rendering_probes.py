@@ -6,7 +6,6 @@ from rendering_conversations import ENDS, TEMPLATES, Renderers, family
 from rolltap.rendering import Renderer, probe
 from rolltap.types.chat import ChatRequest, Message, ToolCall
 
-OPENERS = {"glm": {"<|user|>", "<|observation|>"}}
 FORMS = {
     # arguments as dicts, shown at all, content beside calls, systems
     "chatml": (True, True, None, "anywhere"),
@@ -17,6 +16,10 @@ FORMS = {
     "mistral": (True, True, None, "first"),
     "harmony": (True, True, None, "anywhere"),
     "plain": (True, False, "", "anywhere"),
+    "answer_marks": (True, True, None, "anywhere"),
+    "last_end": (True, True, None, "anywhere"),
+    "spaced": (True, False, "", "anywhere"),
+    "first_call": (True, True, "", "anywhere"),
     "real-smollm2": (True, False, "", "anywhere"),
 }
 
@@ -41,25 +44,26 @@ def with_template(renderers, tmp_path):
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_the_ends_of_turns_are_found(renderers, template):
     renderer, name = renderers(template), family(template)
-    openers = OPENERS.get(name, set())
-    assert {renderer.codec.text_of(index) for index in renderer.closers} == ENDS[name].stops
-    assert {renderer.codec.text_of(index) for index in renderer.boundary.openers} == openers
+    assert {renderer.codec.text_of(index) for index in renderer.end_ids} == ENDS[name].stops
+    assert {renderer.codec.text_of(index) for index in renderer.boundary.next_turn_ids} == set(
+        ENDS[name].headers.values()
+    )
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_the_form_is_found(renderers, template):
-    form = renderers(template).form
+    form = renderers(template).capabilities
     expected = FORMS.get(template, FORMS[family(template)])
     assert (form.dict_arguments, form.shows_calls, form.empty_content, form.systems) == expected
 
 
 def test_forms_of_single_families(renderers):
-    assert [name for name in TEMPLATES if renderers(name).form.short_call_ids] == ["mistral"]
-    assert [name for name in TEMPLATES if renderers(name).form.developer] == ["harmony"]
-    assert [name for name in TEMPLATES if not renderers(name).form.text_with_calls_and_reasoning] == [
+    assert [name for name in TEMPLATES if renderers(name).capabilities.short_call_ids] == ["mistral"]
+    assert [name for name in TEMPLATES if renderers(name).capabilities.developer] == ["harmony"]
+    assert [name for name in TEMPLATES if not renderers(name).capabilities.text_with_calls_and_reasoning] == [
         "harmony"
     ]
-    takes_text = {family(name) for name in TEMPLATES if renderers(name).form.text_arguments}
+    takes_text = {family(name) for name in TEMPLATES if renderers(name).capabilities.text_arguments}
     assert takes_text == {"chatml", "qwen3", "deepseek"}
 
 
@@ -76,7 +80,7 @@ def test_arguments_are_given_as_the_template_shows_them_right(with_template, sho
         "{% for m in messages %}<|im_start|>{{ m.content or '' }}"
         "{% for call in m.tool_calls or [] %}" + shown + "{% endfor %}<|im_end|>{% endfor %}"
     )
-    assert renderer.form.dict_arguments == as_dict
+    assert renderer.capabilities.dict_arguments == as_dict
 
 
 def test_a_template_without_systems_is_given_their_text_as_the_users(with_template):
@@ -122,7 +126,7 @@ def test_an_end_that_was_added_but_is_not_special_is_found(tmp_path):
         "{% for m in messages %}{{ m.role }}: {{ m.content }}<think>\n{% endfor %}", encoding="utf-8"
     )
     renderer = Renderer(made.tokenizer, chat_template=str(tmp_path / "own.jinja"))
-    assert {renderer.codec.text_of(index) for index in renderer.boundary.closers} >= {"<think>"}
+    assert {renderer.codec.text_of(index) for index in renderer.boundary.end_ids} >= {"<think>"}
 
 
 def findings(renderer):
@@ -135,7 +139,10 @@ def test_probing_says_what_holds_for_each_template(renderers, template):
     assert found["turn boundary"][0]
     assert found["append-only, plain"][0] == (name not in ("deepseek", "mistral"))
     assert found["append-only, thinking"][0] == (template not in LOSE_THINKING)
-    assert found["tools"][0] == (name not in ("deepseek", "plain") and template != "real-smollm2")
+    assert found["tools"][0] == (name not in ("deepseek", "plain", "spaced") and template != "real-smollm2")
+    assert found["second turn"][0]
+    assert found["tool results"][0] == (name != "spaced")
+    assert found["parallel calls"][0] == (name not in ("first_call", "harmony", "llama3"))
     assert ("opens the thinking" in found["generation prompt"][1]) == (name == "deepseek")
     assert ("adds special tokens" in found["BOS"][1]) == (name in ("llama3", "deepseek", "mistral"))
 
@@ -164,6 +171,23 @@ def test_probing_a_template_that_refuses_everything(with_template):
     found = findings(with_template("{{ raise_exception('no') }}"))
     assert not found["generation prompt"][0]
     assert not found["tools"][0]
+
+
+def test_probing_says_what_a_template_refuses(with_template):
+    found = findings(
+        with_template(
+            "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content.x.y }}{% endif %}{{ m.content }}{% endfor %}"
+        )
+    )
+    assert not found["second turn"][0]
+    assert "has no attribute 'x'" in found["second turn"][1]
+    assert found["tool results"] == (
+        False, "the template refuses a tool's result: requests with one are answered with a 400"
+    )  # fmt: skip
+
+
+def test_the_opening_of_an_answer_is_found_where_the_last_message_ends_in_another_way(renderers):
+    assert findings(renderers("last_end"))["generation prompt"] == (True, "'<|assistant|>'")
 
 
 def test_probing_says_where_no_answer_is_opened(renderers):

@@ -5,13 +5,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rendering_conversations import ENDS, TEMPLATES, TEXTS, TOOLS, Renderers, conversations, family
+from rendering_conversations import (
+    CALLS,
+    ENDS,
+    REAL_TOKENS,
+    TEMPLATES,
+    TEXTS,
+    TOOLS,
+    Renderers,
+    conversations,
+    family,
+)
 from rolltap.errors import BadRequest
 from rolltap.rendering import Renderer
 from rolltap.types.chat import ChatRequest, ImagePart, Message, TextPart, ToolCall
 
+EVERY = [*TEMPLATES, *REAL_TOKENS]
 SPOKEN = "spoken-words-that-nobody-else-says"
-APPEND_ONLY = ["chatml", "qwen3", "llama3", "glm", "mistral", "plain"]
+APPEND_ONLY = [
+    "chatml", "qwen3", "llama3", "glm", "mistral", "plain", "answer_marks", "last_end", "spaced", "first_call"
+]  # fmt: skip
 RELAXED = settings(
     max_examples=25,
     deadline=None,
@@ -25,7 +38,7 @@ def renderers(tmp_path_factory):
 
 
 def calls_of(template):
-    return {"llama3": 1, "harmony": 1, "plain": 0}.get(family(template), 2)
+    return CALLS.get(family(template), 2)
 
 
 def rendered(renderer: Renderer, messages, *, tools=TOOLS):
@@ -35,10 +48,11 @@ def rendered(renderer: Renderer, messages, *, tools=TOOLS):
 def after_the_last_turn(renderer, messages, kept):
     """What the template shows after the words of the last kept message, in the whole real conversation."""
     spoken = messages[kept - 1]
-    if spoken.tool_calls and renderer.form.shows_calls:
-        last = msgspec.structs.replace(spoken.tool_calls[-1], arguments=f'{{"city": "{SPOKEN}"}}')
-        words = SPOKEN if spoken.text else None
-        spoken = msgspec.structs.replace(spoken, content=words, tool_calls=[*spoken.tool_calls[:-1], last])
+    if spoken.tool_calls and renderer.capabilities.shows_calls:
+        calls = [
+            msgspec.structs.replace(call, arguments=f'{{"city": "{SPOKEN}"}}') for call in spoken.tool_calls
+        ]
+        spoken = msgspec.structs.replace(spoken, content=SPOKEN if spoken.text else None, tool_calls=calls)
     else:
         spoken = Message(role="assistant", content=SPOKEN)
     text = rendered(renderer, [*messages[: kept - 1], spoken, *messages[kept:]])
@@ -49,7 +63,7 @@ def kept_counts(messages):
     return [index + 1 for index, message in enumerate(messages) if message.role == "assistant"]
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", EVERY)
 @RELAXED
 @given(data=st.data())
 def test_a_suffix_is_what_the_template_shows_after_the_recorded_turn(renderers, template, data):
@@ -57,7 +71,7 @@ def test_a_suffix_is_what_the_template_shows_after_the_recorded_turn(renderers, 
     messages = data.draw(conversations(calls=calls_of(template)))
     kept = data.draw(st.sampled_from(kept_counts(messages)))
     ends = ENDS[family(template)]
-    closer = ends.call if messages[kept - 1].tool_calls and renderer.form.shows_calls else ends.answer
+    closer = ends.call if messages[kept - 1].tool_calls and renderer.capabilities.shows_calls else ends.answer
     tail = after_the_last_turn(renderer, messages, kept)
     closed = tail[tail.index(closer) + len(closer) :] if closer else tail
 
@@ -69,8 +83,12 @@ def test_a_suffix_is_what_the_template_shows_after_the_recorded_turn(renderers, 
             assert renderer.suffix(request, kept, renderer.codec.id_of(stop)).text == closed
     else:
         # Nothing belongs to the turn but its own markup; the next message's opening ends it.
-        assert tail.endswith(cut.text)
-        assert tail[: len(tail) - len(cut.text)] in ("", "</arg_value>\n</tool_call>")
+        markup = ends.markup if messages[kept - 1].tool_calls else ""
+        assert tail == markup + cut.text
+        header = ends.headers.get(messages[kept].role, "")
+        for stop in ends.stops:
+            suffix = renderer.suffix(request, kept, renderer.codec.id_of(stop)).text
+            assert suffix == (cut.text.split(header, 1)[1] if stop == header else cut.text)
     assert renderer.decode(cut.ids) == cut.text
 
 
@@ -91,8 +109,7 @@ def test_a_recorded_conversation_is_the_rendered_one(renderers, template, data):
         after = rendered(renderer, messages[: kept + 1], tools=tools)
         produced = after[len(rendered(renderer, messages[: kept - 1], tools=tools)) :]
         closer = ends.call if messages[kept - 1].tool_calls else ends.answer
-        if template == "glm":
-            closer = "<|observation|>" if messages[kept - 1].tool_calls else "<|user|>"
+        closer = closer or ends.headers.get(messages[kept].role, "")
         own = produced[: produced.index(closer) + len(closer)] if closer else messages[kept - 1].text
         record += renderer.codec.encode_after(record[-1], own)
         following = next((i for i in kept_counts(messages) if i > kept), len(messages) + 1)
@@ -100,11 +117,11 @@ def test_a_recorded_conversation_is_the_rendered_one(renderers, template, data):
         record += renderer.suffix(step, kept, record[-1]).ids
         whole = renderer.prompt(step)
         assert renderer.decode(record) == renderer.decode(whole.ids)
-        if template not in ("plain", "glm"):  # without a token between the turns, ids may join over the seam
+        if ends.answer:  # without a token between the turns, ids may join over the seam
             assert record == whole.ids
 
 
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", EVERY)
 @RELAXED
 @given(data=st.data())
 def test_a_turn_is_closed_exactly_once_however_it_ended(renderers, template, data):
@@ -112,21 +129,23 @@ def test_a_turn_is_closed_exactly_once_however_it_ended(renderers, template, dat
     messages = data.draw(conversations(calls=calls_of(template)))
     kept = data.draw(st.sampled_from(kept_counts(messages)))
     ends = ENDS[family(template)]
+    messages[kept] = msgspec.structs.replace(messages[kept], content="Next.")  # not a header spelled out
     stops = {renderer.codec.id_of(stop) for stop in ends.stops}
     last = data.draw(st.sampled_from([*sorted(stops), *renderer.encode("word {")]))
     ids = renderer.suffix(ChatRequest(messages=messages, tools=TOOLS), kept, last).ids
     first_is_end = bool(ids) and ids[0] in stops
-    if family(template) == "plain":
+    if not ends.answer and not ends.headers:
         assert not first_is_end
-    elif family(template) == "glm":
+    elif ends.headers:
         # The opening of the next message is shown exactly once: recorded, or in the suffix.
-        following = "<|observation|>" if messages[kept].role == "tool" else "<|user|>"
-        assert first_is_end == (last != renderer.codec.id_of(following))
+        following = ends.headers[messages[kept].role]
+        shown = renderer.decode(ids).lstrip().startswith(following)
+        assert shown == (last != renderer.codec.id_of(following))
     else:
         assert first_is_end == (last not in stops)
 
 
-@pytest.mark.parametrize("template", [name for name in TEMPLATES if family(name) != "plain"])
+@pytest.mark.parametrize("template", [name for name in EVERY if CALLS.get(family(name), 2)])
 def test_a_cut_call_leaves_no_markup(renderers, template):
     """The rest of a call that was cut is not made up: the turn ends where the model stopped."""
     call = ToolCall(name="get_weather", arguments='{"city": "Paris"}', id="call00001")
@@ -154,7 +173,7 @@ def test_what_a_user_spells_is_not_taken_for_the_end_of_a_turn(renderers):
     assert suffix.text == "\n\n### user:\nWhat does </s> mean?\n\n### assistant:\n"
 
 
-def test_a_call_in_a_template_without_closers_ends_with_its_markup(renderers, tmp_path):
+def test_a_call_in_a_template_without_an_end_id_ends_with_its_markup(renderers, tmp_path):
     template = tmp_path / "calling.jinja"
     template.write_text(
         "{% for m in messages %}{{ '### ' + m.role + ':\\n' + (m.content or '') }}"
@@ -198,7 +217,7 @@ def test_deepseeks_second_call_differs_from_its_first(renderers, template):
             messages.append(Message(role="tool", content="r", tool_call_id=call.id))
         return renderer.suffix(ChatRequest(messages=messages), len(messages) - 1, end).text
 
-    assert renderer.stand_in == "with_a_call"
+    assert renderer.dummy_prefix == "with_a_call"
     assert after(1).startswith("<｜tool▁outputs▁begin｜>")  # noqa: RUF001
     assert after(2).startswith("\n<｜tool▁output▁begin｜>")  # noqa: RUF001
     assert after(2) == after(5)
@@ -214,7 +233,7 @@ def test_a_template_that_counts_messages_is_given_all_roles(renderers, tmp_path)
         Message(role=role, content=role) for role in ("user", "assistant", "user", "assistant", "user")
     ]
     suffix = renderer.suffix(ChatRequest(messages=messages), 4, renderer.codec.id_of("<|im_end|>"))
-    assert renderer.stand_in == "all_roles"
+    assert renderer.dummy_prefix == "all_roles"
     assert suffix.text == "\n<|im_start|>5 user\nuser<|im_end|>\n"
 
 

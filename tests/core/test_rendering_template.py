@@ -43,10 +43,10 @@ def test_a_prompt_is_what_transformers_makes_of_the_messages(renderers, template
         Message(role="assistant", content="Clear."),
         Message(role="user", content="Thanks <|im_end|>"),
     ]
-    if not renderer.form.shows_calls or family(template) == "deepseek":
+    if not renderer.capabilities.shows_calls or family(template) == "deepseek":
         # DeepSeek's templates need content=None beside calls, which transformers takes away.
         messages = [message for message in messages if not message.tool_calls and message.role != "tool"]
-    arguments = {"city": "Paris", "days": 2} if renderer.form.dict_arguments else call.arguments
+    arguments = {"city": "Paris", "days": 2} if renderer.capabilities.dict_arguments else call.arguments
     dicts = [
         {key: value for key, value in msgspec.to_builtins(message).items() if value not in (None, [])}
         for message in messages
@@ -55,7 +55,7 @@ def test_a_prompt_is_what_transformers_makes_of_the_messages(renderers, template
         if "tool_calls" in message:
             function = {"name": call.name, "arguments": arguments}
             message |= {"tool_calls": [{"id": call.id, "type": "function", "function": function}]}
-            message["content"] = renderer.form.empty_content or ""
+            message["content"] = renderer.capabilities.empty_content or ""
     expected = renderer.tokenizer.apply_chat_template(
         dicts,
         tools=TOOLS,
@@ -104,7 +104,7 @@ def test_tools_too_deep_for_the_template_are_a_bad_request(renderers):
     for _ in range(2_000):
         deep = {"a": deep}
     with pytest.raises(BadRequest, match="RecursionError"):
-        renderers("chatml").prompt(hello(tools=[deep]))
+        hello(tools=[deep])
 
 
 def test_a_template_that_is_not_jinja_ends_the_start(with_template, tmp_path):
@@ -169,8 +169,8 @@ def bare(tmp_path_factory):
 
 def test_without_a_template_raw_texts_are_served(bare):
     assert bare.decode(bare.encode("Hello")) == "Hello"
-    assert bare.closers == {bare.tokenizer.eos_token_id}
-    assert bare.stand_in == ""
+    assert bare.end_ids == {bare.tokenizer.eos_token_id}
+    assert bare.dummy_prefix == ""
 
 
 def test_without_a_template_messages_are_refused(bare):

@@ -45,5 +45,5 @@ def test_tokens_and_template_are_the_callers(tmp_path):
         eos_token="<end>",
     )
     renderer = Renderer.load(str(folder))
-    assert renderer.closers == {renderer.codec.id_of("<end>")}
+    assert renderer.end_ids == {renderer.codec.id_of("<end>")}
     assert renderer.encode("<|im_end|>") != [renderer.codec.id_of("<|im_end|>")]

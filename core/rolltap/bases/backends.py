@@ -2,10 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
+from rolltap.errors import Unsupported
 from rolltap.types.chat import ChatRequest, Sampling
 from rolltap.types.generation import ChatDelta, TokenDelta, TokenRequest
+
+PauseMode = Literal["abort", "keep", "wait"]
 
 SAMPLING_PARAMETERS = frozenset(Sampling.__struct_fields__) - {"extra"}
 """Every parameter that `Sampling` has a name for."""
@@ -38,6 +41,34 @@ class Backend(ABC):
     async def check(self) -> dict[str, Any]:
         """Say what the other end is able to do, for `rolltap check`; raise where it can't be used."""
         return {}
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop generating, for an update of the weights, until `resume`.
+
+        "abort": what runs ends with finish_reason "abort" and what it has; "keep": it stands still; "wait": it is
+        finished first. Raises `Unsupported` where the engine has no such thing.
+        """
+        raise Unsupported(f"{type(self).__name__} can't be paused (mode {mode!r})")
+
+    async def resume(self) -> None:
+        """Go on generating. Raises `Unsupported` as `pause` does."""
+        raise Unsupported(f"{type(self).__name__} can't be paused, so it can't be resumed")
+
+    async def is_paused(self) -> bool:
+        """Whether the engine stands still now. False where it can't."""
+        return False
+
+    async def set_weights(self, version: int | str, path: str | None = None) -> None:  # noqa: ARG002 - of what the default can't do
+        """Note that the weights are of this version from now on; with `path`, load them from there first.
+
+        Raises `Unsupported` where the engine can't load weights.
+        """
+        if path is not None:
+            raise Unsupported(f"{type(self).__name__} can't load weights")
+
+    async def weight_version(self) -> int | str | None:
+        """The version of the engine's weights, where it knows."""
+        return None
 
 
 class TokenBackend(Backend):

@@ -77,6 +77,15 @@ class ModelConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Whether a call is sent while its arguments are written, where the tool parser can; else once it is whole."""
     history: Literal["recorded", "template"] = "recorded"
     """Where the text of earlier turns comes from: the recorded ids, or the template rendered anew."""
+    on_abort: Literal["continue", "restart", "end"] = "continue"
+    """What is done where the engine gives a call up, as for an update of its weights: it is gone on from where it was;
+    begun anew; or ended with an error. A call that can't be gone on from is begun anew where nothing of it was sent."""
+    on_engine_loss: Literal["continue", "fail"] = "continue"
+    """Whether a call whose engine dies in the middle is gone on from at another one of the same weights."""
+    pause_limit_s: Seconds = 1800
+    """How long a call waits for an engine to resume; outside every other time limit."""
+    cache_salt: Literal["", "version"] = ""
+    """"version": the engine reads no cached prefix of other weights."""
     drop_system_text: list[str] = field(default_factory=list)
     """Regular expressions: what they match is left out of system messages, so that text which changes with each
     request does not keep a later turn from extending an earlier one."""

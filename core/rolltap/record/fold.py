@@ -61,13 +61,14 @@ class SessionRecord:
                     self.forest[node_id].delivery = entry.delivery
             case RewardGiven():
                 self._add_reward(entry)
-            case SessionSealed():
-                self.sealed = self.sealed or entry
-            case SessionDeleted():
-                self.deleted = True
-            case UnknownEntry():
-                pass
+            case SessionSealed() | SessionDeleted() | UnknownEntry():
+                self._close(entry)
         return []
+
+    def _close(self, entry: SessionSealed | SessionDeleted | UnknownEntry) -> None:
+        if isinstance(entry, SessionSealed):
+            self.sealed = self.sealed or entry
+        self.deleted = self.deleted or isinstance(entry, SessionDeleted)
 
     def _add_call(self, call: CallRecorded) -> list[Node]:
         self.begun.pop(call.call_id, None)

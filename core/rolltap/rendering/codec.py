@@ -1,7 +1,16 @@
 """Encoding and decoding with one tokenizer."""
 
 import json
-from typing import Any
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+
+class TokenSpan(NamedTuple):
+    """Where a token's text stands in a longer text."""
+
+    id: int
+    start: int
+    stop: int
 
 
 class Codec:
@@ -66,7 +75,7 @@ class Codec:
         return fast_text
 
     def token(self, index: int) -> str | None:
-        """The vocabulary's entry for an id, as it is stored; None for an id that it has none for."""
+        """The vocabulary's entry for an id, as it is stored; None for an id outside the vocabulary."""
         if self._backend is None:
             piece: str | None = self.tokenizer.convert_ids_to_tokens(index)
             return piece
@@ -103,9 +112,23 @@ class Codec:
         except KeyError:
             return token.encode()
 
-    def special_ids_in(self, text: str) -> list[int]:
-        """The special tokens of a text, in order."""
-        return [index for index in self.encode(text) if index in self.special_ids]
+    def special_spans(self, text: str) -> list[TokenSpan]:
+        """Where the special tokens stand in a text, in order."""
+        return self._spans(text, self.special_ids)
+
+    def added_spans(self, text: str) -> list[TokenSpan]:
+        """Where the added tokens stand in a text, special or not, in order."""
+        return self._spans(text, self._texts)
+
+    def _spans(self, text: str, wanted: Collection[int]) -> list[TokenSpan]:
+        spans, position = [], 0
+        for index in self.encode(text) if text else []:
+            token = self._texts.get(index)
+            # Tokens of white space alone say nothing about where a turn ends.
+            if token and token.strip() and index in wanted and (start := text.find(token, position)) >= 0:
+                position = start + len(token)
+                spans.append(TokenSpan(index, start, position))
+        return spans
 
 
 def _decoder_kinds(backend: Any) -> list[str]:

@@ -3,40 +3,18 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from rolltap.errors import BadRequest
+from rolltap.rendering.template_capabilities import TemplateCapabilities
 from rolltap.types.chat import Message, ToolCall
 
 _ID_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _SHORT_ID = 9
 SYSTEM_ROLES = frozenset({"system", "developer"})
 """Roles whose text comes from whoever built the agent."""
-
-
-class MessageForm(Struct, frozen=True, kw_only=True):
-    """What a template takes, found out once by trying (see `rolltap.rendering.forms`)."""
-
-    dict_arguments: bool = True
-    """A call's arguments as a dict; else as JSON text."""
-    text_arguments: bool = False
-    """Whether JSON text works too: what is not a JSON object is then shown as it is."""
-    shows_calls: bool = True
-    empty_content: str | None = None
-    """The content of an assistant message that has calls and no text."""
-    developer: bool = False
-    """Whether the template knows the developer role; else such messages are system ones."""
-    systems: Literal["anywhere", "first", "nowhere"] = "anywhere"
-    """Where system messages may stand; elsewhere their text is shown as a user's."""
-    short_call_ids: bool = False
-    """Whether ids of calls must be nine letters or digits, as Mistral's templates demand."""
-    named_call_ids: bool = False
-    """Whether a call is shown by its id alone, which must then name the tool, as Kimi K2's do: `functions.name:0`."""
-    text_with_calls_and_reasoning: bool = True
-    """Whether an assistant message may have all three; else its text is shown as part of the reasoning."""
 
 
 def check_content(messages: Sequence[Message], first_index: int = 0) -> None:
@@ -50,12 +28,12 @@ def check_content(messages: Sequence[Message], first_index: int = 0) -> None:
             )
 
 
-def name_calls(messages: Sequence[Message], form: MessageForm) -> Sequence[Message]:
+def name_calls(messages: Sequence[Message], capabilities: TemplateCapabilities) -> Sequence[Message]:
     """The messages with ids of calls that name the tool, where the template shows calls by these alone.
 
     Ids that do so already, as the model's own, stay. Numbers count the calls of the whole conversation.
     """
-    if not form.named_call_ids:
+    if not capabilities.named_call_ids:
         return messages
     named: dict[str, str] = {}
     renamed, count = [], 0
@@ -67,11 +45,11 @@ def name_calls(messages: Sequence[Message], form: MessageForm) -> Sequence[Messa
             calls.append(msgspec.structs.replace(call, id=named[call.id]))
         count += len(calls)
         answered = named.get(message.tool_call_id or "", message.tool_call_id)
-        renamed.append(msgspec.structs.replace(message, tool_calls=calls, tool_call_id=answered))
+        renamed.append(msgspec.structs.replace(message, tool_calls=tuple(calls), tool_call_id=answered))
     return renamed
 
 
-def place_systems(messages: Sequence[Message], form: MessageForm) -> list[Message]:
+def place_systems(messages: Sequence[Message], capabilities: TemplateCapabilities) -> list[Message]:
     """The messages with system text where the template shows it.
 
     Agents send system messages in the middle of a conversation. A template that refuses, loses or moves them gets
@@ -79,8 +57,8 @@ def place_systems(messages: Sequence[Message], form: MessageForm) -> list[Messag
     may be split behind one and its parts placed one by one.
     """
     leading = next((i for i, one in enumerate(messages) if one.role not in SYSTEM_ROLES), len(messages))
-    fitting = min(leading, 1) if form.systems == "first" else 0
-    if form.systems == "anywhere" or not any(one.role in SYSTEM_ROLES for one in messages[fitting:]):
+    fitting = min(leading, 1) if capabilities.systems == "first" else 0
+    if capabilities.systems == "anywhere" or not any(one.role in SYSTEM_ROLES for one in messages[fitting:]):
         return list(messages)
     placed: list[Message] = []
     if fitting:
@@ -108,32 +86,32 @@ def _with_texts(message: Message, texts: Sequence[str]) -> Message:
     return msgspec.structs.replace(message, content="\n\n".join(texts))
 
 
-def as_dict(message: Message, form: MessageForm) -> dict[str, Any]:
+def as_dict(message: Message, capabilities: TemplateCapabilities) -> dict[str, Any]:
     """One message as templates expect it. Keys without a value are left out: many templates test for the key."""
-    role = "system" if message.role == "developer" and not form.developer else message.role
+    role = "system" if message.role == "developer" and not capabilities.developer else message.role
     known: dict[str, Any] = {"role": role, "content": message.text}
     if message.name is not None:
         known["name"] = message.name
     if message.tool_call_id is not None:
-        known["tool_call_id"] = call_id(message.tool_call_id, form)
+        known["tool_call_id"] = call_id(message.tool_call_id, capabilities)
     if role != "assistant":
         return known
     reasoning = message.reasoning
     if message.tool_calls:
-        known["tool_calls"] = [_call_dict(call, form) for call in message.tool_calls]
+        known["tool_calls"] = [_call_dict(call, capabilities) for call in message.tool_calls]
         if not message.text:
-            known["content"] = form.empty_content
-        elif reasoning and not form.text_with_calls_and_reasoning:
-            known["content"], reasoning = form.empty_content, f"{reasoning}\n\n{message.text}"
+            known["content"] = capabilities.empty_content
+        elif reasoning and not capabilities.text_with_calls_and_reasoning:
+            known["content"], reasoning = capabilities.empty_content, f"{reasoning}\n\n{message.text}"
     if reasoning is not None:
         # Qwen, GLM and DeepSeek read the first name, gpt-oss the second.
         known["reasoning_content"] = known["thinking"] = reasoning
     return known
 
 
-def call_id(identifier: str, form: MessageForm) -> str:
+def call_id(identifier: str, capabilities: TemplateCapabilities) -> str:
     """The call's id as the template takes it; another form of it is always the same for the same id."""
-    if not form.short_call_ids or (
+    if not capabilities.short_call_ids or (
         len(identifier) == _SHORT_ID and all(letter in _ID_LETTERS for letter in identifier)
     ):
         return identifier
@@ -145,15 +123,15 @@ def call_id(identifier: str, form: MessageForm) -> str:
     return "".join(letters)
 
 
-def _call_dict(call: ToolCall, form: MessageForm) -> dict[str, Any]:
-    arguments = _arguments(call.arguments, form)
+def _call_dict(call: ToolCall, capabilities: TemplateCapabilities) -> dict[str, Any]:
+    arguments = _arguments(call.arguments, capabilities)
     function = {"name": call.name, "arguments": arguments}
-    return {"id": call_id(call.id, form), "type": "function", "function": function}
+    return {"id": call_id(call.id, capabilities), "type": "function", "function": function}
 
 
-def _arguments(text: str, form: MessageForm) -> dict[str, Any] | str:
+def _arguments(text: str, capabilities: TemplateCapabilities) -> dict[str, Any] | str:
     """The arguments in the template's form. What a model wrote need not be a JSON object, and is shown anyway."""
-    if not form.dict_arguments:
+    if not capabilities.dict_arguments:
         return text
     try:
         arguments = json.loads(text or "{}")
@@ -161,4 +139,4 @@ def _arguments(text: str, form: MessageForm) -> dict[str, Any] | str:
         arguments = None
     if isinstance(arguments, dict):
         return arguments
-    return text if form.text_arguments else {"arguments": text}
+    return text if capabilities.text_arguments else {"arguments": text}

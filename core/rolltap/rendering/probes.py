@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from rolltap.errors import BadRequest
-from rolltap.rendering.forms import PROBE_TOOLS
 from rolltap.rendering.messages import as_dict, place_systems
 from rolltap.rendering.renderer import Renderer
-from rolltap.types.chat import Message, ToolCall
+from rolltap.rendering.template_capabilities import PROBE_TOOLS
+from rolltap.types.chat import ChatRequest, Message, ToolCall
 
 
 class Finding(Struct, frozen=True):
@@ -35,6 +35,7 @@ def probe(renderer: Renderer) -> list[Finding]:
         return [Finding("chat template", False, renderer.template.refusal)]
     return [
         _boundary(renderer),
+        _second_turn(renderer),
         _append_only(renderer, "append-only, plain", [_SYSTEM, _USER, _ANSWER], _NEXT),
         _append_only(renderer, "append-only, tools", [_SYSTEM, _USER, _CALLING], _RESULT),
         _append_only(renderer, "append-only, thinking", [_SYSTEM, _USER, _THINKING], _NEXT),
@@ -42,6 +43,8 @@ def probe(renderer: Renderer) -> list[Finding]:
         _bos(renderer),
         _generation_prompt(renderer),
         _tools(renderer),
+        _tool_results(renderer),
+        _parallel_calls(renderer),
         _systems(renderer),
     ]
 
@@ -49,7 +52,9 @@ def probe(renderer: Renderer) -> list[Finding]:
 def _text(
     renderer: Renderer, messages: list[Message], *, tools: bool = False, prompt: bool = True
 ) -> str | None:
-    placed = [as_dict(message, renderer.form) for message in place_systems(messages, renderer.form)]
+    placed = [
+        as_dict(message, renderer.capabilities) for message in place_systems(messages, renderer.capabilities)
+    ]
     try:
         return renderer.template.render(placed, tools=PROBE_TOOLS if tools else (), generation_prompt=prompt)
     except BadRequest:
@@ -61,18 +66,26 @@ def _names(renderer: Renderer, ids: Iterable[int]) -> str:
 
 
 def _boundary(renderer: Renderer) -> Finding:
-    closers, openers = renderer.boundary.closers, renderer.boundary.openers
-    if not closers and not openers:
+    end_ids, next_turn_ids = renderer.boundary.end_ids, renderer.boundary.next_turn_ids
+    if not end_ids and not next_turn_ids:
         return Finding(
             "turn boundary",
             False,
             "no token ends a turn: neither the tokenizer nor the template names one, so only a length or a stop "
             "string ends an answer",
         )
-    said = [f"a turn ends with {_names(renderer, closers)}"] if closers else []
-    if openers:
-        said.append(f"or with what begins the next: {_names(renderer, openers)}")
+    said = [f"a turn ends with {_names(renderer, end_ids)}"] if end_ids else []
+    if next_turn_ids:
+        said.append(f"or with what begins the next: {_names(renderer, next_turn_ids)}")
     return Finding("turn boundary", True, " ".join(said))
+
+
+def _second_turn(renderer: Renderer) -> Finding:
+    try:
+        renderer.prompt(ChatRequest(messages=(_USER, _ANSWER, _NEXT)))
+    except BadRequest as error:
+        return Finding("second turn", False, f"a conversation ends after the first answer: {error}")
+    return Finding("second turn", True, "the template takes an answer and a next question")
 
 
 def _append_only(renderer: Renderer, name: str, old: list[Message], new: Message) -> Finding:
@@ -100,7 +113,7 @@ def _suffix(renderer: Renderer) -> Finding:
         "with_a_call": "rendered on their own; the template remembers whether there was a call before",
         "all_roles": "rendered behind the roles of all earlier ones, which the template looks at: slow when long",
     }
-    return Finding("new turns", True, details[renderer.stand_in])
+    return Finding("new turns", True, details[renderer.dummy_prefix])
 
 
 def _bos(renderer: Renderer) -> Finding:
@@ -119,7 +132,8 @@ def _generation_prompt(renderer: Renderer) -> Finding:
     closed, opened = _text(renderer, [_USER], prompt=False), _text(renderer, [_USER])
     if closed is None or opened is None:
         return Finding("generation prompt", False, "the template refuses a conversation of one user message")
-    opening = opened.removeprefix(closed)
+    # A template that ends the last message in a way of its own has more after it than the opening.
+    opening = opened.removeprefix(closed) if opened.startswith(closed) else opened.rpartition(_USER.text)[2]
     if closed == opened:
         return Finding("generation prompt", True, "none: the template opens no answer")
     thinking = ", which opens the thinking" if opening.rstrip().endswith("<think>") else ""
@@ -127,18 +141,50 @@ def _generation_prompt(renderer: Renderer) -> Finding:
 
 
 def _tools(renderer: Renderer) -> Finding:
-    text, form = _text(renderer, [_USER], tools=True), renderer.form
+    text, capabilities = _text(renderer, [_USER], tools=True), renderer.capabilities
     if text is None or PROBE_TOOLS[0]["function"]["name"] not in text:
         return Finding(
             "tools", False, "the template does not show tools to the model: an agent's tools are not seen"
         )
-    if not form.shows_calls:
+    if not capabilities.shows_calls:
         return Finding("tools", False, "the template does not show the calls of earlier turns to the model")
-    return Finding(
-        "tools",
-        True,
-        f"shown; arguments of calls are given as {'objects' if form.dict_arguments else 'text'}",
-    )
+    form = "objects" if capabilities.dict_arguments else "text"
+    return Finding("tools", True, f"shown; arguments of calls are given as {form}")
+
+
+def _tool_results(renderer: Renderer) -> Finding:
+    refused = [
+        name
+        for name, messages in (
+            ("a tool's result", [_USER, _CALLING, _RESULT]),
+            ("a question after a tool's result", [_USER, _CALLING, _RESULT, _ANSWER, _NEXT]),
+        )
+        if _text(renderer, messages, tools=True) is None
+    ]
+    if refused:
+        return Finding(
+            "tool results",
+            False,
+            f"the template refuses {refused[0]}: requests with one are answered with a 400",
+        )
+    if not renderer.capabilities.shows_tool_results:
+        return Finding(
+            "tool results",
+            False,
+            "the template does not show the results of tools: the model answers without having seen them",
+        )
+    return Finding("tool results", True, "shown")
+
+
+def _parallel_calls(renderer: Renderer) -> Finding:
+    details = {
+        "shown": "may stand in one message",
+        "first": "the template shows some of the calls of one message alone; recorded turns keep all of them",
+        "refused": "the template refuses several calls in one message: recorded turns can be continued, but a "
+        "conversation that a client brings along with such a message is answered with a 400",
+    }
+    found = renderer.capabilities.parallel_calls
+    return Finding("parallel calls", found == "shown", details[found])
 
 
 def _systems(renderer: Renderer) -> Finding:
@@ -147,4 +193,4 @@ def _systems(renderer: Renderer) -> Finding:
         "first": "are shown at the beginning alone; the text of later ones is put into the user's messages",
         "nowhere": "are not shown; their text is put into the user's messages",
     }
-    return Finding("system messages", True, details[renderer.form.systems])
+    return Finding("system messages", True, details[renderer.capabilities.systems])

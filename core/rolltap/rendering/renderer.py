@@ -9,10 +9,10 @@ from rolltap.errors import BadRequest
 from rolltap.rendering.boundary import BoundaryFinder, TurnBoundary
 from rolltap.rendering.codec import Codec
 from rolltap.rendering.detokenizer import Detokenizer, make_detokenizer
-from rolltap.rendering.forms import find_form
 from rolltap.rendering.messages import as_dict, check_content, name_calls, place_systems
 from rolltap.rendering.suffix import SuffixRenderer
 from rolltap.rendering.template import ChatTemplate
+from rolltap.rendering.template_capabilities import TemplateCapabilities, find_capabilities
 from rolltap.rendering.tokenizer import generation_eos_ids, load_tokenizer
 from rolltap.types.chat import ChatRequest
 
@@ -45,12 +45,14 @@ class Renderer:
         self.stop_ids: frozenset[int] = frozenset(eos_ids if eos is None else [eos, *eos_ids])
         """The ids at which an engine stops by itself: the tokenizer's end id and the model's."""
         self._suffixes: SuffixRenderer | None = None
-        self.boundary = TurnBoundary(closers=self.stop_ids, openers=frozenset())
+        self.boundary = TurnBoundary(end_ids=self.stop_ids, next_turn_ids=frozenset())
+        self.capabilities = TemplateCapabilities()
+        """What the chat template takes and shows."""
         if not self.template.missing:
-            self.form = find_form(self.template)
-            finder = BoundaryFinder(self.template, self.form, self.codec)
-            self.boundary = finder.find(self.stop_ids)
-            self._suffixes = SuffixRenderer(self.template, self.form, self.codec, self.boundary)
+            self.capabilities = find_capabilities(self.template)
+            finder = BoundaryFinder(self.template, self.capabilities, self.codec, self.stop_ids)
+            self.boundary = finder.find()
+            self._suffixes = SuffixRenderer(self.template, self.capabilities, finder, self.boundary)
 
     @classmethod
     def load(cls, tokenizer: str, *, chat_template: str = "") -> "Renderer":
@@ -59,14 +61,14 @@ class Renderer:
         return cls(loaded, name=tokenizer, chat_template=chat_template, eos_ids=generation_eos_ids(tokenizer))
 
     @property
-    def closers(self) -> frozenset[int]:
-        """The ids that end a turn. They are part of the record, and not shown at the end of a text."""
+    def end_ids(self) -> frozenset[int]:
+        """The ids that end what a model produced. They are part of the record, and not shown at the end of a text."""
         return self.boundary.ids
 
     @property
-    def stand_in(self) -> str:
-        """What of the old messages a suffix is rendered behind: the name of one of the stand-ins."""
-        return "" if self._suffixes is None else self._suffixes.stand_in.__name__
+    def dummy_prefix(self) -> str:
+        """What a suffix is rendered behind, in place of the old messages: the name of a dummy prefix."""
+        return "" if self._suffixes is None else self._suffixes.dummy_prefix.__name__
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """Token ids of a text; special tokens that it spells are recognised.
@@ -91,8 +93,8 @@ class Renderer:
         check_content(request.messages)
         if self._suffixes is None:
             raise BadRequest(self.template.refusal)
-        placed = place_systems(name_calls(request.messages, self.form), self.form)
-        messages = [as_dict(message, self.form) for message in placed]
+        placed = place_systems(name_calls(request.messages, self.capabilities), self.capabilities)
+        messages = [as_dict(message, self.capabilities) for message in placed]
         text = self.template.render(messages, tools=request.tools, variables=request.template_kwargs)
         return Rendered(text, self.codec.encode(text))
 
@@ -117,4 +119,4 @@ class Renderer:
     def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
         """A detokenizer for one choice. Turn-ending ids at the end are not shown, special tokens only if wanted."""
         skipped = self.codec.special_ids if skip_special_tokens else frozenset()
-        return make_detokenizer(self.codec, skipped, self.closers)
+        return make_detokenizer(self.codec, skipped, self.end_ids)

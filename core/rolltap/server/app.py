@@ -15,9 +15,11 @@ from rolltap.models import load_models
 from rolltap.pipeline import Pipeline
 from rolltap.plugins import Plugins
 from rolltap.server.access import guard
+from rolltap.server.admin import add_admin_routes
 from rolltap.server.dialects import dialect_resources
 from rolltap.server.errors import add_headers, errors_as_json
 from rolltap.server.public import RunningServer
+from rolltap.server.rollouts import add_rollout_routes
 from rolltap.server.routes import add_routes
 from rolltap.server.state import CONFIG, CONVERTERS, GUARDED, MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
 from rolltap.sessions import Sessions
@@ -42,6 +44,8 @@ def create_app(config: ConfigSource = None, *, plugins: Sequence[object] = ()) -
     app[GUARDED] = set()
     app.on_response_prepare.append(add_headers)
     add_routes(app)
+    add_rollout_routes(app)
+    add_admin_routes(app)
     _add_plugin_routes(app)
     app.cleanup_ctx.append(_run)
     return app

@@ -275,6 +275,7 @@ class _Reply:
             if not self._begun:
                 await self._response.prepare(self._request)
                 self._begun = True
+                self._last_write = asyncio.get_running_loop().time()
                 start = self._encoder.start()
                 if start:
                     await self._response.write(start)

@@ -49,7 +49,8 @@ class TokenCall(Struct):
     """What each choice was answered with, as far as it came."""
     output_logprobs: list[list[float]]
     """The logprobs that came with them."""
-    request: TokenRequest
+    request: TokenRequest | None = None
+    """The whole request, where the call came from the server."""
     closed: bool = False
     """Whether the caller closed the stream before its end."""
 

@@ -66,8 +66,9 @@ def _families() -> dict[str, Family]:
 
 
 FAMILIES = _families()
-"""By name: ChatML with Hermes' tool calls, templates in the styles of Qwen 3, Llama 3, GLM, DeepSeek, Mistral and
-gpt-oss, and one without special tokens. Wording and tokenizers are our own."""
+"""By name. ChatML with Hermes' tool calls; templates in the styles of Qwen 3, Llama 3, GLM, DeepSeek, Mistral and
+gpt-oss; one without special tokens; and further ones, each with a peculiarity in how turns end or calls are shown.
+Wording and tokenizers are our own."""
 
 CHATML = FAMILIES["chatml"].template
 """A ChatML template that knows tools."""

@@ -56,17 +56,25 @@ class TokenChoice:
         """Whether a call was left out, and with the first one all that follow."""
         self._ids = array("i")
         self._logprobs: array[float] | None = array("d")
+        self.aborted = False
+        """Whether the engine gave it up; what it has so far may be gone on from."""
         self._finish_reason: FinishReason | None = None
         self._stop_reason: int | str | None = None
         self._echo: str | None = None
         self._extras: dict[str, Any] = {}
+        self._piece_start = 0
+        """Where in the output the request that is being answered began: 0, until an abort was gone on from."""
+        self._spans: list[Any] = []
+        """Which weights wrote what, up to there."""
+        self._piece_spans: list[Any] | None = None
+        self._continued = 0
 
     def feed(self, delta: TokenDelta) -> list[ChatDelta]:
         """The chat deltas that are certain after these tokens. What comes after the end is ignored."""
         self.begun = True
-        self._note(delta)
-        if self.finished:
+        if self.finished or self.aborted:
             return []
+        self._note(delta)
         text, taken = self._text(delta)
         self._keep(delta, taken)
         deltas = self._read(self._reader.feed(text)) if text else []
@@ -89,6 +97,27 @@ class TokenChoice:
         return ChatDelta(index=self.index, finish_reason=reason, stop_sequence=stop)
 
     @property
+    def ids(self) -> list[int]:
+        """What the model produced so far."""
+        return self._ids.tolist()
+
+    def end_piece(self, before: int | str | None, after: int | str | None) -> None:
+        """A request has been answered, or given up. `before` and `after` are the versions of the weights when it was
+        sent and now, as far as somebody has said so; what the engine itself has said goes first.
+        """
+        start, end = self._piece_start, len(self._ids)
+        if self._piece_spans is not None:
+            self._spans += [_shifted(span, start) for span in self._piece_spans]
+        elif end > start and (before is not None or after is not None):
+            self._spans.append([start, end, after if before == after else [before, after]])
+        self._piece_start, self._piece_spans = end, None
+
+    def go_on(self) -> None:
+        """The choice is sent to an engine again, with what it has."""
+        self.aborted = False
+        self._continued += 1
+
+    @property
     def num_tokens(self) -> int:
         """How many tokens the model produced."""
         return len(self._ids)
@@ -109,6 +138,8 @@ class TokenChoice:
             untrainable_reason=self._untrainable_reason(),
             delivery="aborted" if aborted else "delivered",
             error=error,
+            weight_versions=tuple(_joined(self._spans)) or None,
+            continued=self._continued,
             **self._extras,
         )
 
@@ -129,11 +160,17 @@ class TokenChoice:
         return self._echo is not None
 
     def _note(self, delta: TokenDelta) -> None:
-        for name in ("logprobs_mode", "weight_versions", "routed_experts", "sampling_mask"):
+        if delta.logprobs_mode is not None:
+            self._extras["logprobs_mode"] = delta.logprobs_mode
+        for name in ("routed_experts", "sampling_mask"):
             value = getattr(delta, name)
-            if value is not None:
-                self._extras[name] = value
-        if delta.finish_reason is not None and not self.finished:
+            if value is not None:  # of the tokens that this request has generated
+                self._extras[name] = self._extras.get(name, b"") + value
+        if delta.weight_versions is not None:
+            self._piece_spans = list(delta.weight_versions)
+        if delta.finish_reason == "abort":
+            self.aborted = True
+        elif delta.finish_reason is not None:
             check_finish_reason(delta.finish_reason, self.index)
             self._finish_reason, self._stop_reason = delta.finish_reason, delta.stop_reason
 
@@ -227,3 +264,25 @@ class TokenChoice:
             bytes=list(self._renderer.token_bytes(token)),
             top=list(top),
         )
+
+
+def _shifted(span: Any, by: int) -> Any:
+    """A span of one request's tokens as one of the whole output's; what is no span stays as the engine said it."""
+    match span:
+        case [int(start), int(end), version]:
+            return [start + by, end + by, version]
+    return span
+
+
+def _joined(spans: Sequence[Any]) -> list[Any]:
+    """The spans, neighbours of one version made one."""
+    joined: list[Any] = []
+    for span in spans:
+        match joined, span:
+            case [*_, [int(start), int(middle), known]], [int(at), int(end), version] if (
+                middle == at and known == version
+            ):
+                joined[-1] = [start, end, version]
+            case _:
+                joined.append(span)
+    return joined

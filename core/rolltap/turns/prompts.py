@@ -130,7 +130,7 @@ async def _raw(request: ChatRequest, record: SessionRecord, model: str, renderer
     if parent is not None:
         ids = renderer.encode(text[start:])
         last = parent.last_id()
-        if last not in renderer.closers:
+        if last not in renderer.end_ids:
             return _raw_prompt(place._replace(parent=parent), parent.tokens(), ids, text[start:])
         if ids[:1] == [last]:
             return _raw_prompt(place._replace(parent=parent), parent.tokens(), ids[1:], text[start:])

@@ -6,6 +6,8 @@ from typing import Any, NoReturn
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from rolltap.errors import BadRequest
+
 
 def _refuse(self: object, *_: object, **__: object) -> NoReturn:
     kind = "dict" if isinstance(self, dict) else "list"
@@ -59,14 +61,24 @@ EMPTY = FrozenDict()
 
 
 def frozen(value: Any) -> Any:
-    """A JSON value as one that can't be changed, all the way down. What is frozen already is given back as it is."""
+    """A JSON value as one that can't be changed, all the way down. What is frozen already is given back as it is.
+
+    Raises `BadRequest` for a value that is nested deeper than Python's stack.
+    """
+    try:
+        return _frozen(value)
+    except RecursionError:
+        raise BadRequest("a value is nested too deep to be read (RecursionError)") from None
+
+
+def _frozen(value: Any) -> Any:
     kind = type(value)
     if kind is FrozenDict or kind is FrozenList:
         return value
     if isinstance(value, dict):
-        return FrozenDict({key: frozen(item) for key, item in value.items()}) if value else EMPTY
+        return FrozenDict({key: _frozen(item) for key, item in value.items()}) if value else EMPTY
     if isinstance(value, list | tuple):
-        return FrozenList([frozen(item) for item in value])
+        return FrozenList([_frozen(item) for item in value])
     return value
 
 
