@@ -36,9 +36,9 @@ KINDS: dict[str, PretrainedConfig] = {
 }
 
 
-def save(kind, folder, **generation):
+def save(kind, folder, *, seed=7, **generation):
     """Save a model of a kind, with a generation config of these entries."""
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     network = AutoModelForCausalLM.from_config(KINDS[kind])
     network.generation_config = GenerationConfig(eos_token_id=[EOS, OTHER_EOS], pad_token_id=0, **generation)
     network.save_pretrained(folder)

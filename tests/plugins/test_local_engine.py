@@ -11,7 +11,7 @@ import torch
 import local_models
 from local_models import asking, collect, idle, ids_of, logprobs_of, truth
 from rolltap import Sampling, UpstreamError
-from rolltap_plugins.local import LocalBackend, LocalOptions, engine, requests
+from rolltap_plugins.local import LocalBackend, LocalOptions, prefill, requests
 from rolltap_plugins.local.sampling import settle
 
 PROMPT = [5, 9, 33, 12, 7]
@@ -68,7 +68,7 @@ async def test_requests_are_decoded_together_and_reach_their_clients_by_turns(ba
 
 
 async def test_a_long_prompt_is_run_in_chunks_between_others_tokens(folder, monkeypatch):
-    monkeypatch.setattr(engine, "PREFILL_CHUNK", 4)
+    monkeypatch.setattr(prefill, "CHUNK", 4)
     async with local_models.serving(folder) as backend:
         steps = []
         spy(monkeypatch, backend, lambda ids: steps.append(len(ids[0])))
@@ -185,11 +185,11 @@ async def test_a_fault_in_a_prefill_leaves_the_others_running(backend, monkeypat
             raise RuntimeError("out of luck")
 
     spy(monkeypatch, backend, fault)
-    good, bad = await asyncio.gather(
-        collect(backend, PROMPT, **LONG), collect(backend, [7, 7, 7], **LONG), return_exceptions=True
-    )
-    assert len(good) == 80
-    assert isinstance(bad, UpstreamError)
+    async with aclosing(backend.generate(asking(PROMPT, **LONG))) as good:
+        await anext(good)
+        with pytest.raises(UpstreamError, match="out of luck"):
+            await collect(backend, [7, 7, 7], **LONG)
+        assert len([delta async for delta in good]) == 79
 
 
 async def test_a_fault_in_one_sequence_leaves_those_of_its_batch_running(backend, monkeypatch):
@@ -293,7 +293,7 @@ async def test_what_is_kept_is_bounded_and_the_oldest_goes_first(folder, monkeyp
         for start in (4, 5, 6, 4, 7):
             await collect(backend, [start] * 20, max_tokens=1)
             await idle(backend)
-        assert [ids[0] for ids, _ in prefixes._kept] == [6, 4, 7]
+        assert [ids[0] for _, ids, _ in prefixes._kept] == [6, 4, 7]
 
 
 async def test_a_sliding_window_keeps_nothing_to_share(tmp_path):
