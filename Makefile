@@ -30,6 +30,7 @@ test: $(DEVELOPING)
 test-live: $(DEVELOPING)
 	PYTHON=$(PYTHON) .ci/vllm-env
 	PYTHON=$(PYTHON) .ci/agents
+	PYTHON=$(PYTHON) .ci/trainers-env
 	$(BIN)/pytest -m live $(ARGS)
 
 soak: $(DEVELOPING)
@@ -50,7 +51,7 @@ bench: $(DEVELOPING)
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
 
 clean:
-	rm -rf $(VENV) .venv-vllm .venv-clients dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-clients .venv-trainers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find core plugins tests plugin_template -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -13,8 +13,8 @@ from rolltap import BadRequest, ChatRequest, Message, Sampling, ToolCall
 from rolltap.pipeline import Pipeline
 from rolltap.record.views import views
 from rolltap.server.state import MODELS, PIPELINE, SESSIONS
+from rolltap.session import Session
 from rolltap.session_settings import SessionRequest, new_info
-from rolltap.sessions import Session
 from rolltap.testing import Reply, ScriptedTokenBackend, serve
 
 LOOKALIKES = [

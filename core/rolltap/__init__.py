@@ -11,6 +11,7 @@ It records every rollout as exact token ids, loss masks and logprobs. What is pu
 
 from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendView, PauseMode, TokenBackend
 from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
+from rolltap.bases.exports import Export, ExportFile, ExportFormat, ExportOptions, json_line
 from rolltap.bases.parsers import Reasoning, ReasoningParser, ToolParser
 from rolltap.bases.server import Server
 from rolltap.bases.stores import Store
@@ -26,6 +27,7 @@ from rolltap.errors import (
     RequestError,
     RolltapError,
     StoreError,
+    Unreachable,
     Unsupported,
     UpstreamError,
 )
@@ -82,6 +84,10 @@ __all__ = [
     "Content",
     "ErrorInfo",
     "ErrorReply",
+    "Export",
+    "ExportFile",
+    "ExportFormat",
+    "ExportOptions",
     "FilePart",
     "FinishReason",
     "FormatError",
@@ -121,6 +127,7 @@ __all__ = [
     "ToolCallDelta",
     "ToolChoice",
     "ToolParser",
+    "Unreachable",
     "Unsupported",
     "UpstreamError",
     "Usage",
@@ -129,6 +136,7 @@ __all__ = [
     "create_app",
     "frozen",
     "hookimpl",
+    "json_line",
     "read_options",
     "thawed",
 ]

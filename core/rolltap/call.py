@@ -14,7 +14,7 @@ from rolltap.errors import ErrorInfo, RequestError
 from rolltap.models import Model
 from rolltap.record.fold import SessionRecord
 from rolltap.record.forest import Node
-from rolltap.sessions import Session
+from rolltap.session import Session
 from rolltap.turns.base import Turn
 from rolltap.turns.collecting import as_deltas
 from rolltap.types.chat import ChatRequest

@@ -5,6 +5,7 @@ RolltapError
 ├ PluginError            a plugin that fails, is missing or breaks a hook's rules
 ├ Unsupported            a backend can't do what it was asked to do
 ├ StoreError             the store can't keep or read a session's log: 503
+├ Unreachable            a client's server does not answer
 ├ FormatError            a stored entry that this version can't read
 └ RequestError           ends one request, carries its ErrorInfo
   ├ BadRequest           400, names the field
@@ -63,6 +64,10 @@ class StoreError(RolltapError):
 
 class FormatError(StoreError):
     """A stored entry that this version can't read."""
+
+
+class Unreachable(RolltapError):
+    """The server that a client talks to does not answer; the message begins with its address."""
 
 
 def failure(plugin: str, problem: str) -> PluginError:

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from rolltap.bases.backends import Backend, BackendView
 from rolltap.bases.converters import MessageConverter
+from rolltap.bases.exports import ExportFormat
 from rolltap.bases.parsers import ReasoningParser, ToolParser
 from rolltap.bases.server import Server
 from rolltap.bases.stores import Store
@@ -248,7 +249,7 @@ def classify_error(error: BaseException, backend: BackendView | None) -> ErrorIn
 
 @hookspec
 def create_store(kind: str, options: dict[str, Any]) -> Store | None:
-    """A store for sessions' logs, made from the config's `[store]`.
+    """A store for sessions' logs, made from the config's `[store]`. `rolltap.testing.StoreConformance` tests one.
 
     Asked: at start. First answer wins; none at all ends the start.
 
@@ -257,46 +258,68 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
 
     Example: `[store] kind = "lists"`, gone with the process::
 
-        import time
-        from collections import defaultdict
-
         import rolltap
         from rolltap.record import SessionCreated
 
 
         class Lists(rolltap.Store):
             def __init__(self):
-                self.logs = defaultdict(list)
-                self.claims = {}
+                self.logs, self.created = {}, 0
 
             async def append(self, session, entry):
-                if session not in self.logs and not isinstance(entry, SessionCreated):
-                    raise LookupError(session)
-                self.logs[session].append(entry)
-                return len(self.logs[session])
+                if session not in self.logs:
+                    if not isinstance(entry, SessionCreated):
+                        raise LookupError(session)
+                    self.created += 1
+                    self.logs[session] = (self.created, [])
+                log = self.logs[session][1]
+                log.append(entry)
+                return len(log)
 
             async def read(self, session, after=0):
-                return list(enumerate(self.logs.get(session, ()), 1))[after:]
+                _, log = self.logs.get(session, (0, []))
+                return list(enumerate(log, 1))[after:]
 
-            async def sessions(self, *, after="", limit=1000):
-                ids = list(self.logs)
-                start = ids.index(after) + 1 if after in ids else 0
-                return ids[start : start + limit]
+            async def sessions(self, *, after=0, limit=1000):
+                pairs = [(number, name) for name, (number, _) in self.logs.items()]
+                return [pair for pair in pairs if pair[0] > after][:limit]
 
             async def delete(self, session):
                 self.logs.pop(session, None)
-
-            async def claim(self, key, ttl_s):
-                now = time.monotonic()
-                free = self.claims.get(key, 0.0) <= now
-                if free:
-                    self.claims[key] = now + ttl_s
-                return free
 
 
         @rolltap.hookimpl
         def create_store(kind):
             return Lists() if kind == "lists" else None
+    """
+
+
+@hookspec
+def export_format(name: str) -> ExportFormat | None:
+    """A shape that recorded nodes are exported in, for a trainer.
+
+    Asked: for each export. First answer wins; none at all is a 400.
+
+    :param name: the format's name, such as "jsonl" or "trl".
+    :returns: a new format, which belongs to this export alone.
+
+    Example: `?format=pairs`, a prompt and an answer for each leaf::
+
+        import rolltap
+
+
+        class Pairs(rolltap.ExportFormat):
+            name = "pairs"
+
+            def rows(self, session, nodes):
+                for node in nodes:
+                    cut, tokens = node.packed.response_start, node.tokens
+                    yield {"prompt": tokens[:cut], "answer": tokens[cut:]}
+
+
+        @rolltap.hookimpl
+        def export_format(name):
+            return Pairs() if name == "pairs" else None
     """
 
 

@@ -38,8 +38,8 @@ from rolltap.idempotency import SameCalls
 from rolltap.models import Model, Models
 from rolltap.plugins import Plugins
 from rolltap.record.views import view
+from rolltap.session import Session
 from rolltap.session_settings import pinned
-from rolltap.sessions import Session
 from rolltap.turns.base import Turn
 from rolltap.turns.chat import ChatTurn
 from rolltap.turns.constraints import constrained

@@ -4,162 +4,25 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+import msgspec
 
 from rolltap.bases.stores import Store
-from rolltap.errors import BadRequest, ErrorInfo, NotFound, Overloaded, RequestError, RolltapError, StoreError
+from rolltap.broadcast import Broadcast
+from rolltap.errors import BadRequest, ErrorInfo, NotFound, Overloaded, RolltapError, StoreError
 from rolltap.record.fold import SessionRecord
-from rolltap.record.forest import Node
-from rolltap.types.ledger import (
-    DeliveryChanged,
-    Entry,
-    Event,
-    SessionCreated,
-    SessionDeleted,
-    SessionInfo,
-    SessionSealed,
-    SessionSummary,
-)
+from rolltap.session import Session
+from rolltap.types.ledger import Event, SessionCreated, SessionDeleted, SessionInfo, SessionSummary
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MOST_WAITING = 10_000
-"""Events that a subscription may lag behind before it is ended."""
-
 _IDLE_S = 60.0
 """How long after its last use a session leaves memory; its log stays in the store."""
-
-
-class InFlight(Protocol):
-    """A call in flight, as its session sees it."""
-
-    def cut(self, info: ErrorInfo) -> None:
-        """End it early with this error."""
-
-    async def wait_over(self) -> None:
-        """Wait until it has ended."""
-
-
-class Session:
-    """A session at run time: what its log says, and the calls that are in flight here."""
-
-    def __init__(self, record: SessionRecord, info: SessionInfo, sessions: "Sessions") -> None:
-        self.record = record
-        self.info = info
-        self.calls: set[InFlight] = set()
-        """The calls in flight, which end with the session."""
-        self.last_accessed = time.time()
-        self._sessions = sessions
-        self._reading = asyncio.Lock()
-
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        return self.info.uuid
-
-    @property
-    def durable(self) -> bool:
-        """Whether its log survives this process."""
-        return self._sessions.store.durable
-
-    async def append(self, entry: Entry) -> list[Node]:
-        """Keep an entry, then fold the log up to it; return the nodes it added.
-
-        An entry for a session that was deleted meanwhile is dropped. Raises `StoreError`.
-        """
-        if self.record.deleted:
-            return self._dropped()
-        try:
-            seq = await self._sessions.kept(self._sessions.store.append(self.id, entry))
-        except LookupError:
-            self.record.deleted = True
-            return self._dropped()
-        self.last_accessed = time.time()
-        if seq == self.record.seq + 1:
-            nodes = self.record.apply(seq, entry)
-        else:
-            await self.catch_up()
-            forest = self.record.forest
-            nodes = [forest[output.node_id] for output in getattr(entry, "outputs", ())]
-        self._sessions.publish(Event(self.id, seq, entry))
-        return nodes
-
-    def _dropped(self) -> list[Node]:
-        log.info("session %s was deleted while a call was in flight; its record is dropped", self.id)
-        return []
-
-    async def catch_up(self) -> None:
-        """Fold what others have appended to the log."""
-        async with self._reading:
-            store, record = self._sessions.store, self.record
-            for seq, entry in await self._sessions.kept(store.read(self.id, record.seq)):
-                if seq == record.seq + 1:  # not folded by somebody else meanwhile
-                    record.apply(seq, entry)
-
-    def check_open(self) -> None:
-        """Raise `RequestError` where no call may be added any more."""
-        record, limits = self.record, self.info.limits
-        if record.sealed is not None:
-            raise RequestError(
-                ErrorInfo(
-                    status=409,
-                    message=f"session {self.id} is sealed: its record is complete, and no call may be added",
-                    type="invalid_request_error",
-                    code="session_sealed",
-                    should_retry=False,
-                )
-            )
-        used: list[tuple[str, float, float | None]] = [
-            ("turns", record.num_calls + len(self.calls), limits.turns),
-            ("tokens", record.num_generated, limits.tokens),
-            ("deadline_s", time.time() - self.info.created_at, limits.deadline_s),
-        ]
-        for name, value, limit in used:
-            if limit is not None and value >= limit:
-                raise BadRequest(
-                    f"this session has reached its limit: limits.{name} = {limit:g}", code="session_limit"
-                )
-
-    async def seal(self) -> SessionSealed:
-        """End the session's recording, once the calls in flight have ended; again: the same."""
-        while self.calls:
-            await asyncio.wait([asyncio.ensure_future(call.wait_over()) for call in self.calls])
-        if self.record.sealed is None:
-            await self.append(SessionSealed(snapshot=self.record.digest(), sealed_at=time.time()))
-        sealed = self.record.sealed
-        if sealed is None:
-            raise NotFound(f"session {self.id} was deleted meanwhile", code="session_not_found")
-        return sealed
-
-    async def set_delivery(self, node_ids: Sequence[str], *, delivered: bool) -> None:
-        """Note whether a client has got these nodes' completion."""
-        await self.append(
-            DeliveryChanged(node_ids=tuple(node_ids), delivery="delivered" if delivered else "aborted")
-        )
-
-    def summary(self) -> SessionSummary:
-        """The session as listings show it."""
-        record = self.record
-        forest = record.forest
-        rewards = dict(record.rewards)
-        settings = {name: getattr(self.info, name) for name in SessionInfo.__struct_fields__}
-        return SessionSummary(
-            **settings,
-            last_accessed=self.last_accessed,
-            num_nodes=len(forest) if self.info.track_tree else forest.num_leaves,
-            num_calls=record.num_calls,
-            num_tokens=record.num_generated,
-            num_untrainable=record.num_untrainable,
-            state="open" if record.sealed is None else "sealed",
-            incomplete=max(0, len(record.begun) - len(self.calls)),
-            in_flight=len(self.calls),
-            rewards=rewards,
-            reward=next(iter(rewards.values())) if len(rewards) == 1 else rewards.get("reward"),
-        )
 
 
 class Sessions:
@@ -178,7 +41,8 @@ class Sessions:
         """When each session was last accessed, loaded or not."""
         self._summaries: dict[str, SessionSummary] = {}
         """Of the sessions that have left memory."""
-        self._subscribers: set[asyncio.Queue[Event | None]] = set()
+        self.events = Broadcast()
+        """Every entry as it is recorded."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -217,14 +81,54 @@ class Sessions:
         """Read a session's log. None where the store has none."""
         if uuid not in self._known and not self.store.shared:
             return None
+        session = await self._fold(uuid)
+        if session is None:
+            return None
+        self._summaries.pop(uuid, None)
+        self._known.setdefault(uuid, time.time())
+        return self._loaded.setdefault(uuid, session)
+
+    async def _fold(self, uuid: str) -> Session | None:
+        """What a session's log adds up to; None where there is none."""
         record = SessionRecord()
         for seq, entry in await self.kept(self.store.read(uuid)):
             record.apply(seq, entry)
         if record.info is None or record.deleted:
             return None
-        self._summaries.pop(uuid, None)
-        self._known.setdefault(uuid, time.time())
-        return self._loaded.setdefault(uuid, Session(record, record.info, self))
+        return Session(record, record.info, self)
+
+    async def each(self, *, group: str = "", state: str = "", after: str = "") -> AsyncIterator[Session]:
+        """The sessions to be read, in the order of their creation; those after the cursor `after`.
+
+        One at a time is in memory, and none counts as used.
+        """
+        async for _, uuid in self._ids(after):
+            known = self._summaries.get(uuid)
+            if known is not None and group not in {"", known.group}:
+                continue
+            session = await self._peek(uuid)
+            if session is None or group not in {"", session.info.group}:
+                continue
+            if state in {"", session.summary().state}:
+                yield session
+
+    async def _ids(self, after: str) -> AsyncIterator[tuple[int, str]]:
+        """The numbers and ids of all sessions after a cursor, which may be that of one deleted meanwhile."""
+        if after and not (after.isascii() and after.isdigit() and len(after) < 19):
+            raise BadRequest(f"after={after!r}: it is a cursor that a listing has given", param="after")
+        last = int(after or 0)
+        while page := await self.kept(self.store.sessions(after=last, limit=1000)):
+            for each in page:
+                yield each
+            last = page[-1][0]
+
+    async def _peek(self, uuid: str) -> Session | None:
+        loaded = self._loaded.get(uuid)
+        if loaded is None:
+            return await self._fold(uuid)
+        if self.store.shared:
+            await loaded.catch_up()
+        return None if loaded.record.deleted else loaded
 
     async def create(self, info: SessionInfo) -> Session:
         """A new session with these settings. Raises `Overloaded` past `max_sessions`."""
@@ -242,7 +146,7 @@ class Sessions:
             raise
         record.apply(seq, entry)
         session = self._loaded[info.uuid] = Session(record, info, self)
-        self.publish(Event(info.uuid, seq, entry))
+        self.events.publish(Event(info.uuid, seq, entry))
         return session
 
     async def delete(self, uuid: str) -> None:
@@ -266,25 +170,19 @@ class Sessions:
     async def page(
         self, *, group: str = "", state: str = "", after: str = "", limit: int | None = None
     ) -> AsyncIterator[SessionSummary]:
-        """Summaries of the sessions, in the order of their creation; those after `after`, `limit` at most."""
-        left = limit if limit is not None else -1
-        while left != 0:
-            ids = await self.kept(self.store.sessions(after=after, limit=1000))
-            if not ids:
+        """Summaries of the sessions, in the order of their creation, `limit` at most.
+
+        `after` is the `cursor` of the last one that was seen, which may be deleted meanwhile.
+        """
+        left = limit
+        async for number, uuid in self._ids(after):
+            if left == 0:
                 return
-            for uuid in ids:
-                after = uuid
-                summary = await self.summary(uuid)
-                if (
-                    summary is None
-                    or (group and summary.group != group)
-                    or (state and summary.state != state)
-                ):
-                    continue
-                yield summary
-                left -= 1
-                if left == 0:
-                    return
+            summary = await self.summary(uuid)
+            if summary is None or group not in {"", summary.group} or state not in {"", summary.state}:
+                continue
+            yield msgspec.structs.replace(summary, cursor=str(number))
+            left = None if left is None else left - 1
 
     async def summary(self, uuid: str) -> SessionSummary | None:
         """A session's summary, without counting as an access; None where it is gone."""
@@ -302,10 +200,8 @@ class Sessions:
 
     async def restore(self) -> None:
         """Take up the sessions that the store has kept; their logs are read when they are asked for."""
-        after, now = "", time.time()
-        while ids := await self.kept(self.store.sessions(after=after, limit=1000)):
-            self._known.update(dict.fromkeys(ids, now))
-            after = ids[-1]
+        now = time.time()
+        self._known.update({uuid: now async for _, uuid in self._ids("")})
 
     async def expire(self) -> None:
         """Delete the sessions that nobody has used for `session_ttl_s` seconds; let idle ones leave memory."""
@@ -335,31 +231,3 @@ class Sessions:
                 await self.expire()
             except RolltapError:
                 log.exception("sessions could not be expired; they will be looked at again")
-
-    def publish(self, event: Event) -> None:
-        """Tell every subscription of an entry."""
-        for queue in [*self._subscribers]:
-            if queue.qsize() >= _MOST_WAITING:
-                self._subscribers.discard(queue)
-                queue.put_nowait(None)
-            else:
-                queue.put_nowait(event)
-
-    async def subscribe(self, *, session: str | None = None) -> AsyncIterator[Event]:
-        """Every entry from now on as it is recorded, of one session or of all.
-
-        Raises `RolltapError` where the reader falls too far behind.
-        """
-        queue: asyncio.Queue[Event | None] = asyncio.Queue()
-        self._subscribers.add(queue)
-        try:
-            while True:
-                event = await queue.get()
-                if event is None:
-                    raise RolltapError(
-                        f"this subscription was ended: it lagged {_MOST_WAITING} events behind"
-                    )
-                if session is None or event.session == session:
-                    yield event
-        finally:
-            self._subscribers.discard(queue)

@@ -15,8 +15,8 @@ from statistics import median
 
 from rolltap import ChatRequest, Completion, Message
 from rolltap.server.state import MODELS, PIPELINE
+from rolltap.session import Session
 from rolltap.session_settings import SessionRequest, new_info
-from rolltap.sessions import Session
 from rolltap.testing import ScriptedTokenBackend, serve
 from rolltap.testing.tokenizers import FAMILIES
 from rolltap.turns.prompts import place

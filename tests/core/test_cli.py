@@ -41,10 +41,7 @@ class Lists(rolltap.Store):
     async def read(self, session, after=0):
         return []
 
-    async def claim(self, key, ttl_s):
-        return True
-
-    async def sessions(self, *, after="", limit=1000):
+    async def sessions(self, *, after=0, limit=1000):
         return []
 
     async def delete(self, session):
@@ -157,7 +154,7 @@ class Server:
         with Path("stderr").open("w") as stderr:
             self.process = subprocess.Popen(
                 [ROLLTAP, "serve", "--config", "rolltap.toml", *arguments],
-                env={**os.environ, **environ},
+                env={"ROLLTAP_STORE__KIND": "memory", **os.environ, **environ},
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,

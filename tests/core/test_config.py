@@ -46,13 +46,13 @@ def outcome(source, **environ) -> str:
 def test_no_source_is_the_embedded_model():
     config = load(None)
     assert config == Config(models=[ModelConfig(name="smollm2-135m", backends=[BackendConfig(kind="local")])])
-    assert (config.server.host, config.server.port, config.store.kind) == ("127.0.0.1", 9100, "memory")
+    assert (config.server.host, config.server.port, config.store.kind) == ("127.0.0.1", 9100, "sqlite")
     assert config.models[0].history == "recorded"
     assert config.models[0].tool_parser == "hermes"
     assert not config.server.access_log
 
 
-def test_every_key_of_a_file(write):
+def test_every_key_of_a_file(write, tmp_path):
     config = load(
         write(
             """
@@ -102,7 +102,7 @@ def test_every_key_of_a_file(write):
         max_in_flight=5,
         max_queued=0,
     )
-    assert config.store == StoreConfig(kind="sqlite", options={"path": "rolltap.db"})
+    assert config.store == StoreConfig(kind="sqlite", options={"path": str(tmp_path / "rolltap.db")})
     assert config.plugins == PluginsConfig(disable=["hermes"], dir="/plugins")
     assert config.models == [
         ModelConfig(
@@ -148,7 +148,7 @@ def test_relative_paths_are_relative_to_the_file(write, tmp_path):
     assert config.models[0].chat_template == str(tmp_path / "t.jinja")
     assert config.models[1].tokenizer == "org/tok"
     assert config.models[1].chat_template == ""
-    assert config.store.options == {"path": "here.db"}, "a plugin's options are the plugin's"
+    assert config.store.options == {"path": str(tmp_path / "here.db")}
     assert config.models[1].backends[0].options == {"file": "f"}
 
 

@@ -16,6 +16,7 @@ SIGNATURES = {
     "record_node": ("session", "node"),
     "classify_error": ("error", "backend"),
     "create_store": ("kind", "options"),
+    "export_format": ("name",),
     "register_routes": ("app",),
     "offers": (),
 }

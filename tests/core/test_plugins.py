@@ -552,13 +552,28 @@ class TestNotify:
         assert plugins.failures == {"b": 2, "c": 2}
 
     async def test_cancellation_passes(self):
-        async def cancelled(node):
-            raise asyncio.CancelledError
+        async def hangs(node):
+            await asyncio.Event().wait()
 
-        plugins = manager(a=plugin(record_node=cancelled))
+        plugins = manager(a=plugin(record_node=hangs))
+        task = asyncio.ensure_future(plugins.notify("record_node", session="s", node="n"))
+        await asyncio.sleep(0)
+        task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await plugins.notify("record_node", session="s", node="n")
+            await task
         assert not plugins.failures
+
+    @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt])
+    async def test_what_would_end_a_program_is_the_plugins_failure(self, error):
+        async def ends(node):
+            raise error
+
+        def ends_at_once(node):
+            raise error
+
+        plugins = manager(a=plugin(record_node=ends), b=plugin(record_node=ends_at_once))
+        await plugins.notify("record_node", session="s", node="n")
+        assert plugins.failures == {"a": 1, "b": 1}
 
 
 class TestCallAllSync:

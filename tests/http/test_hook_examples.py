@@ -118,6 +118,17 @@ async def create_store(start, says, caplog):
         assert response.status == 200
 
 
+async def export_format(start, says, caplog):
+    server = await start("export_format", says("Hello."))
+    session = await server.session()
+    await ask(server, session)
+    (node,) = await server.nodes(session)
+    async with server.http.get(f"/{session}/nodes", params={"format": "pairs"}) as response:
+        (row,) = (await response.json())["rows"]
+    assert row["prompt"] + row["answer"] == node["tokens"]
+    assert row["answer"] == [token for token in node["masked_tokens"] if token != -100]
+
+
 async def register_routes(start, says, caplog):
     server = await start("register_routes", ScriptedChatBackend())
     async with server.http.get("/hello") as response:
@@ -136,7 +147,7 @@ SCENARIOS = {
     function.__name__: function
     for function in (
         tool_parser, reasoning_parser, create_backend, message_converter, select_backend, record_node,
-        classify_error, create_store, register_routes, offers,
+        classify_error, create_store, export_format, register_routes, offers,
     )
 }  # fmt: skip
 

@@ -41,14 +41,11 @@ class Store(rolltap.Store):
     async def read(self, session, after=0):
         return list(enumerate(self.logs[session], 1))[after:]
 
-    async def sessions(self, *, after="", limit=1000):
-        return [] if after else list(self.logs)
+    async def sessions(self, *, after=0, limit=1000):
+        return list(enumerate(self.logs, 1))[after : after + limit]
 
     async def delete(self, session):
         self.logs.pop(session, None)
-
-    async def claim(self, key, ttl_s):
-        return True
 
 
 class Encoder(rolltap.StreamEncoder):

@@ -2,16 +2,9 @@
 
 import pytest
 
-from rolltap import ConfigError, SessionInfo
-from rolltap.record import SessionCreated, SessionDeleted
+from rolltap import ConfigError
+from rolltap.testing import store_entry
 from rolltap_plugins.stores import memory
-
-CREATED = SessionCreated(SessionInfo(uuid="a", model_name="tiny", tool_parser="hermes"))
-
-
-@pytest.fixture
-def store():
-    return memory.create_store("memory", {})
 
 
 def test_other_kinds_are_not_its_own():
@@ -23,32 +16,15 @@ def test_option_is_refused_by_name():
         memory.create_store("memory", {"path": "x.db"})
 
 
-async def test_entries_are_numbered_and_read_in_order(store):
-    assert await store.append("a", CREATED) == 1
-    assert await store.append("a", SessionDeleted()) == 2
-    assert await store.append("b", CREATED) == 1
-    assert await store.read("a") == [(1, CREATED), (2, SessionDeleted())]
-    assert await store.read("a", after=1) == [(2, SessionDeleted())]
-    assert await store.read("a", after=2) == []
-    assert sorted(await store.sessions()) == ["a", "b"]
+async def test_entries_are_kept_as_they_are_and_gone_with_the_store():
+    store, entry = memory.create_store("memory", {}), store_entry("a")
+    await store.append("a", entry)
+    assert (await store.read("a"))[0][1] is entry
+    assert await memory.create_store("memory", {}).read("a") == []
 
 
-async def test_unknown_session_is_empty_and_leaves_no_trace(store):
-    assert await store.read("nobody") == []
-    await store.delete("nobody")
-    assert await store.sessions() == []
-
-
-async def test_deleted_session_is_gone(store):
-    await store.append("a", CREATED)
-    await store.delete("a")
-    assert await store.read("a") == []
-    assert await store.sessions() == []
-    assert await store.append("a", CREATED) == 1
-
-
-async def test_start_and_close_do_nothing_wrong(store):
-    await store.start()
-    await store.append("a", CREATED)
-    await store.close()
-    assert await store.read("a") == [(1, CREATED)]
+async def test_taken_claims_do_not_pile_up():
+    store = memory.create_store("memory", {})
+    for number in range(5000):
+        assert await store.claim(f"short{number}", 0)
+    assert len(store._taken._until) <= 1024

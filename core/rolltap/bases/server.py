@@ -25,7 +25,10 @@ class Server(ABC):
         after: str = "",
         limit: int | None = None,
     ) -> AsyncIterator[SessionSummary]:
-        """The sessions in the order of their creation: those after the id `after`, `limit` of them at most."""
+        """The sessions in the order of their creation, `limit` of them at most.
+
+        :param after: the `cursor` of the last one that was seen: only those after it.
+        """
 
     @abstractmethod
     async def session(self, session_id: str) -> SessionSummary:

@@ -6,6 +6,7 @@ import click
 
 from rolltap import ConfigError, PluginError, __version__
 from rolltap.cli.check import check
+from rolltap.cli.export import export
 from rolltap.cli.new_plugin import new_plugin
 from rolltap.cli.plugins import plugins
 from rolltap.cli.serve import serve
@@ -38,6 +39,7 @@ def version() -> None:
 
 
 main.add_command(check)
+main.add_command(export)
 main.add_command(new_plugin)
 main.add_command(plugins)
 main.add_command(serve)

@@ -98,9 +98,10 @@ def _copied(value: Any) -> Any:
 
 def _resolve_paths(raw: dict[str, Any], folder: FilePath) -> None:
     """Make the core's own paths absolute. A tokenizer is a path where it begins like one, else a hub id."""
-    plugins = raw.get("plugins")
-    if isinstance(plugins, dict):
-        _resolve(plugins, "dir", folder)
+    for section, key in (("plugins", "dir"), ("store", "path")):
+        table = raw.get(section)
+        if isinstance(table, dict):
+            _resolve(table, key, folder)
     models = raw.get("models")
     for model in models if isinstance(models, list) else []:
         if isinstance(model, dict):

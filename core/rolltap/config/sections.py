@@ -40,7 +40,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class StoreConfig(Struct, frozen=True, kw_only=True):
     """`[store]`: which store keeps the sessions. All keys but `kind` are its plugin's and sit in `options`."""
 
-    kind: Kind = "memory"
+    kind: Kind = "sqlite"
     options: dict[str, Any] = field(default_factory=dict)
 
 

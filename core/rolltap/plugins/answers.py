@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from rolltap.bases.backends import BackendView, ChatBackend, TokenBackend
 from rolltap.bases.converters import MessageConverter
+from rolltap.bases.exports import ExportFormat
 from rolltap.bases.parsers import ReasoningParser, ToolParser
 from rolltap.bases.stores import Store
 from rolltap.errors import ErrorInfo
@@ -39,6 +40,7 @@ _ALLOWED: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "select_backend": (_one_of(BackendView), "one of the backends it was given"),
     "classify_error": (_one_of(ErrorInfo), "an ErrorInfo"),
     "create_store": (_one_of(Store), "a Store"),
+    "export_format": (_one_of(ExportFormat), "an ExportFormat"),
 }
 """For each hook that is asked for an answer, what fits, and the same in words."""
 

@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 BLOCKING_S = 0.25
 """A hook that does not give the loop back for so long, while requests are being served, is named in the log."""
 
+_FAILURES = (Exception, SystemExit, KeyboardInterrupt)
+"""What a plugin's code may raise without ending the server."""
+
 _AT_START = frozenset({"create_backend", "create_store"})
 """Hooks that may take as long as it takes: to connect, to download."""
 
@@ -61,6 +64,7 @@ class Plugins:
         self._time_limit_s = time_limit_s
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
+        self._originals: dict[str, object] = {}
         self._resolved: dict[str, tuple[_Implementation, ...]] = {}
 
     @classmethod
@@ -94,6 +98,7 @@ class Plugins:
             loaded = [record.name for record in self._loaded()]
             raise PluginError(f"{name}: no plugin of that name is loaded{suggestion(name, loaded)}")
         self._manager.unregister(name=name)
+        del self._originals[name]
         self.records = [record for record in self.records if record.name != name or record.state != "loaded"]
         self._resolved.clear()
 
@@ -200,7 +205,10 @@ class Plugins:
             return implementation.call(arguments)
         except RolltapError:
             raise
-        except Exception as error:
+        except (
+            *_FAILURES,
+            asyncio.CancelledError,
+        ) as error:  # nothing was awaited: nobody has cancelled this task
             raise failure(implementation.plugin, _raised(implementation, error)) from error
         finally:
             took = perf_counter() - began
@@ -214,7 +222,13 @@ class Plugins:
                 return await value
         except RolltapError:
             raise
-        except Exception as error:
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            problem = f"{implementation.hook} was cancelled from within: a task that it waits for was"
+            raise failure(implementation.plugin, problem) from error
+        except _FAILURES as error:
             if not limit.expired():
                 raise failure(implementation.plugin, _raised(implementation, error)) from error
             problem = (
@@ -259,16 +273,18 @@ class Plugins:
                     f'the name "{record.name}" is taken by another plugin ({other.source}); '
                     f"give this one ({record.source}) another name"
                 )
-        if known := self._manager.get_name(plugin):
-            return f"is the same object as plugin {known}, which is already loaded"
+        for known, original in self._originals.items():
+            if original is plugin:
+                return f"is the same object as plugin {known}, which is already loaded"
         if found := rules.problems(plugin, self._manager):
             return "; ".join(found)
         functions = rules.implementations(plugin, self._manager)
         try:
-            record.offers = rules.offers(functions)
+            record.offers = rules.offers(plugin, functions)
         except PluginError as error:
             return str(error)
-        self._manager.register(plugin, record.name)
+        self._manager.register(_Marked(functions) if rules.declared(plugin) else plugin, record.name)
+        self._originals[record.name] = plugin
         self._resolved.clear()
         record.hooks = sorted(functions)
         return ""
@@ -285,6 +301,15 @@ class Plugins:
         return resolved
 
 
+class _Marked:
+    """A plugin with names declared in mappings, as pluggy takes it: an object with marked functions."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
+        for hook, function in functions.items():
+            marked = hasattr(function, f"{hookspecs.PROJECT}_impl")
+            setattr(self, hook, function if marked else hookspecs.hookimpl(function))
+
+
 def _implementation(registered: pluggy.HookImpl, hook: str) -> _Implementation:
     takes = rules.arguments_taken(registered.function, hook)
     return _Implementation(
@@ -292,7 +317,7 @@ def _implementation(registered: pluggy.HookImpl, hook: str) -> _Implementation:
     )
 
 
-def _raised(implementation: _Implementation, error: Exception) -> str:
+def _raised(implementation: _Implementation, error: BaseException) -> str:
     return f"{implementation.hook} raised {type(error).__name__}: {error}"
 
 

@@ -1,7 +1,7 @@
 """The rules a plugin keeps to, checked before it is registered, so that a broken one is never half there."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pluggy
@@ -19,36 +19,92 @@ HOOKS: Mapping[str, tuple[str, ...]] = {
 }
 """Every hook's name and the names of its arguments."""
 
-SYNC_HOOKS = frozenset({"offers", "register_routes"})
+SYNC_HOOKS = frozenset({"offers", "register_commands", "register_routes"})
 """Hooks that are called where nothing can be awaited."""
 
 NAMED_HOOKS = frozenset(
-    {"create_backend", "create_store", "message_converter", "reasoning_parser", "tool_parser"}
+    {
+        "create_backend",
+        "create_store",
+        "export_format",
+        "message_converter",
+        "reasoning_parser",
+        "tool_parser",
+    }
 )
 """Hooks that are asked by a name, a kind or a dialect: what a plugin may offer."""
 
 
+_GIVEN_AS_THEY_ARE = frozenset({"reasoning_parser", "tool_parser"})
+"""Hooks whose answer may be a class: what stands under a declared name is the answer, and is not called."""
+
+
 def implementations(plugin: object, manager: pluggy.PluginManager) -> dict[str, Callable[..., Any]]:
-    """The plugin's marked functions that implement a hook of ours, by hook."""
-    return {hook: function for hook, function, _ in _marked(plugin, manager) if hook in HOOKS}
+    """The plugin's marked functions that implement a hook of ours, by hook; declared names are such a function too."""
+    marked = {hook: function for hook, function, _ in _marked(plugin, manager) if hook in HOOKS}
+    return marked | {hook: _asked_by_name(hook, names) for hook, names in declared(plugin).items()}
+
+
+def declared(plugin: object) -> dict[str, Mapping[str, Any]]:
+    """The mappings that stand in the place of hooks which are asked by a name: `tool_parser = {"angle": AngleParser}`."""
+    return {
+        hook: names
+        for hook in sorted(NAMED_HOOKS)
+        if isinstance(names := getattr(plugin, hook, None), Mapping)
+    }
+
+
+def _asked_by_name(hook: str, names: Mapping[str, Any]) -> Callable[..., Any]:
+    """A hook's function that answers for declared names: with what stands there, or with what that makes."""
+    wanted, *others = HOOKS[hook]
+
+    def answer(**arguments: Any) -> Any:
+        found = names.get(arguments[wanted])
+        if hook in _GIVEN_AS_THEY_ARE or found is None:
+            return found
+        return found(**{name: arguments[name] for name in _taken(found, others)})
+
+    return answer
+
+
+def _taken(function: Callable[..., Any], names: Sequence[str]) -> list[str]:
+    """Those of the arguments that a factory takes."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return list(names)
+    return [name for name in names if name in parameters]
 
 
 def problems(plugin: object, manager: pluggy.PluginManager) -> list[str]:
     """What is wrong with the plugin, a sentence each; [] where nothing is."""
     if inspect.isclass(plugin):
         return [f"is a class; use an instance, {plugin.__name__}()"]
-    found = _marked(plugin, manager)
-    if not found:
+    found, names = _marked(plugin, manager), declared(plugin)
+    if not found and not names:
         return [_no_hook(plugin)]
     return [
-        problem for hook, function, options in found for problem in _hook_problems(hook, function, options)
+        *(
+            problem
+            for hook, function, options in found
+            for problem in _hook_problems(hook, function, options)
+        ),
+        *(problem for hook, mapping in names.items() for problem in _name_problems(hook, mapping)),
     ]
 
 
-def offers(functions: Mapping[str, Callable[..., Any]]) -> dict[str, list[str]]:
-    """What a plugin with these implementations says it offers. Raises `PluginError` where that makes no sense."""
+def _name_problems(hook: str, names: Mapping[Any, Any]) -> list[str]:
+    return [
+        f"{hook} declares {name!r}: {value!r}; it must be a name and a class, or another callable"
+        for name, value in names.items()
+        if not isinstance(name, str) or not callable(value)
+    ]
+
+
+def offers(plugin: object, functions: Mapping[str, Callable[..., Any]]) -> dict[str, list[str]]:
+    """The names that a plugin declares, and those that it says it offers. Raises `PluginError` where that makes no sense."""
+    found = {hook: list(names) for hook, names in declared(plugin).items()}
     if "offers" not in functions:
-        return {}
+        return found
     try:
         said = functions["offers"]()
         offered = {hook: [names] if isinstance(names, str) else list(names) for hook, names in said.items()}
@@ -66,7 +122,7 @@ def offers(functions: Mapping[str, Callable[..., Any]]) -> dict[str, list[str]]:
             raise PluginError(f"offers names for {hook}, which the plugin does not implement")
         if wrong := [name for name in names if not isinstance(name, str)]:
             raise PluginError(f"offers {wrong[0]!r} for {hook}; names must be strings")
-    return offered
+    return found | offered
 
 
 def arguments_taken(function: Callable[..., Any], hook: str) -> tuple[str, ...]:

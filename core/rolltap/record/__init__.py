@@ -28,12 +28,12 @@ from rolltap.types.ledger import (
 )
 from rolltap.types.nodes import (
     NodeView,
-    PackedNode,
     pack_ids,
     pack_logprobs,
     unpack_ids,
     unpack_logprobs,
 )
+from rolltap.types.sequences import GeneratedSpan, PackedNode
 
 __all__ = [
     "FORMAT",
@@ -46,6 +46,7 @@ __all__ = [
     "DeliveryChanged",
     "Entry",
     "Event",
+    "GeneratedSpan",
     "Limits",
     "NodeView",
     "Output",

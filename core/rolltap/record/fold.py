@@ -108,13 +108,20 @@ class SessionRecord:
     def messages(self, node: Node) -> list[Message]:
         """The whole conversation of a node, its output included."""
         parts: list[Sequence[Message]] = []
-        at: Node | None = node
-        while at is not None:
+        for at in self.conversation_nodes(node).values():
             if at.output.message is not None:
                 parts.append((at.output.message,))
             parts.append(at.prompt.messages)
-            at = self.forest[at.call.after_id] if at.call.after_id is not None else None
         return [message for part in reversed(parts) for message in part]
+
+    def conversation_nodes(self, node: Node) -> dict[str, Node]:
+        """The nodes that a node's conversation is made of, by their ids, from itself back to the first."""
+        nodes: dict[str, Node] = {}
+        at: Node | None = node
+        while at is not None:
+            nodes[at.id] = at
+            at = self.forest[at.call.after_id] if at.call.after_id is not None else None
+        return nodes
 
     def tools(self, node: Node) -> Sequence[Mapping[str, Any]]:
         """The tools that a node's conversation was offered."""

@@ -10,7 +10,23 @@ def version_of_each(spans: Sequence[Any] | None, num_tokens: int) -> list[int | 
     A version that can't be placed within its span (`[old, new]`) is written "old|new".
     """
     versions: list[int | str | None] = [None] * num_tokens
-    for start, end, version in spans or ():
-        known = "|".join(map(str, version)) if isinstance(version, list | tuple) else version
-        versions[start:end] = [known] * (min(end, num_tokens) - start)
+    for start, end, version in version_spans(spans, 0, num_tokens):
+        versions[start:end] = [version] * (end - start)
     return versions
+
+
+def version_spans(
+    spans: Sequence[Any] | None, start: int, stop: int
+) -> tuple[tuple[int, int, int | str], ...]:
+    """The spans of an output that stands from `start` to `stop` in a sequence, as places in the sequence."""
+    return tuple(
+        (start + first, min(start + last, stop), _known(version))
+        for first, last, version in spans or ()
+        if start + first < min(start + last, stop)
+    )
+
+
+def _known(version: Any) -> int | str:
+    """A version as one value; see `version_of_each`."""
+    known: int | str = "|".join(map(str, version)) if isinstance(version, list | tuple) else version
+    return known

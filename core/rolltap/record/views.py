@@ -14,12 +14,14 @@ from typing import Any
 from rolltap.record.fold import SessionRecord
 from rolltap.record.forest import Node
 from rolltap.record.openai_form import as_openai
-from rolltap.record.spans import version_of_each
+from rolltap.record.spans import version_of_each, version_spans
 from rolltap.types.frozen import FrozenDict, FrozenList, frozen
-from rolltap.types.nodes import PackedNode, unpack_ids, unpack_logprobs
+from rolltap.types.nodes import unpack_ids, unpack_logprobs
+from rolltap.types.sequences import GeneratedSpan, PackedNode
 
 MASKED = -100
 MASKED_LOGPROB = 1.0
+_CONTEXT = array("d", [MASKED_LOGPROB])
 
 Decode = Callable[[str, Sequence[int]], str]
 """The text of ids, by the model's name."""
@@ -36,6 +38,8 @@ class RecordedNode:
         self._tree = tree
         self._unmask = unmask
         self._decode = decode
+        self.incomplete = 0
+        """How many calls of the session were lost with their server."""
         self.label = ""
         """What the tree is in the session, such as "main" or "sub-agent"; "" where nobody has said."""
 
@@ -66,21 +70,21 @@ class RecordedNode:
     @cached_property
     def packed(self) -> PackedNode:
         """The sequences as arrays; see `PackedNode`."""
-        masked, logprobs = array("i"), array("d")
+        tokens, logprobs, spans = array("i"), array("d"), []
+        conversation = self._record.conversation_nodes(self._node)
         for node, shown in self._path:
-            context, own = len(node.prompt.ids) // 4, unpack_ids(node.output.ids)
-            masked.extend(array("i", [MASKED]) * context)
-            logprobs.extend(array("d", [MASKED_LOGPROB]) * context)
-            if not shown:
-                masked.extend(array("i", [MASKED]) * len(own))
-                logprobs.extend(array("d", [MASKED_LOGPROB]) * len(own))
-                continue
-            masked.extend(own)
-            if node.output.logprobs is None:
-                logprobs.extend(array("d", [math.nan]) * len(own))
-            else:
-                logprobs.extend(unpack_logprobs(node.output.logprobs))
-        return PackedNode(unpack_ids(self._node.packed_ids()), masked, logprobs)
+            tokens.extend(unpack_ids(node.prompt.ids))
+            start = len(tokens)
+            tokens.extend(unpack_ids(node.output.ids))
+            logprobs.extend(_CONTEXT * (start - len(logprobs)))
+            logprobs.extend(_logprobs(node) if shown else _CONTEXT * (len(tokens) - start))
+            if len(tokens) > start:
+                spans.append(_span(node, start, len(tokens), trained=shown, said=node.id in conversation))
+        masked = array("i", [MASKED]) * len(tokens)
+        for span in spans:
+            if span.trained:
+                masked[span.start : span.stop] = tokens[span.start : span.stop]
+        return PackedNode(tokens=tokens, masked=masked, logprobs=logprobs, spans=tuple(spans))
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -159,10 +163,31 @@ class RecordedNode:
         rewards = self.rewards
         if rewards:
             found["reward"], found["rewards"] = self.reward, rewards
-        incomplete = len(self._record.begun)
-        if incomplete:
-            found["incomplete"] = incomplete
+        if self.incomplete:
+            found["incomplete"] = self.incomplete
         return FrozenDict({name: frozen(value) for name, value in found.items()})
+
+
+def _logprobs(node: Node) -> "array[float]":
+    """Of the node's output: the engine's, or NaN where it gave none."""
+    if node.output.logprobs is None:
+        return array("d", [math.nan]) * (len(node.output.ids) // 4)
+    return unpack_logprobs(node.output.logprobs)
+
+
+def _span(node: Node, start: int, stop: int, *, trained: bool, said: bool) -> GeneratedSpan:
+    return GeneratedSpan(
+        node_id=node.id,
+        start=start,
+        stop=stop,
+        trained=trained,
+        versions=version_spans(node.output.weight_versions, start, stop),
+        message=node.num_messages - 1 if said and node.output.message is not None else None,
+        finish_reason=node.output.finish_reason,
+        sampling=node.call.sampling,
+        times=node.call.times,
+        cached_tokens=node.call.usage.cached,
+    )
 
 
 def _of_call(node: Node) -> dict[str, Any]:

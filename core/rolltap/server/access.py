@@ -13,7 +13,7 @@ from rolltap.bases.server import Handler
 from rolltap.call import Unrecorded
 from rolltap.errors import ErrorInfo, RequestError
 from rolltap.server.state import CONFIG, GUARDED, SESSIONS
-from rolltap.sessions import Session
+from rolltap.session import Session
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 

@@ -63,7 +63,7 @@ async def _run(app: web.Application) -> AsyncIterator[None]:
     """Everything that lives as long as the server listens."""
     settings, plugins = app[CONFIG], app[PLUGINS]
     async with AsyncExitStack() as stack:
-        store = await _store(settings, plugins)
+        store = await create_store(settings, plugins)
         await store.start()
         stack.push_async_callback(store.close)
         app[SESSIONS] = sessions = Sessions(
@@ -92,7 +92,8 @@ async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             await task
 
 
-async def _store(settings: Config, plugins: Plugins) -> Store:
+async def create_store(settings: Config, plugins: Plugins) -> Store:
+    """The store that the config names; it is not started yet. Raises `ConfigError` where no plugin makes it."""
     store: Store | None = await plugins.call_first(
         "create_store", kind=settings.store.kind, options=dict(settings.store.options)
     )

@@ -18,7 +18,7 @@ from rolltap.plugins.tracing import TRACE_HEADER, current_trace, encoded, tracin
 from rolltap.server.access import session_of
 from rolltap.server.errors import error_headers, error_info, json_response
 from rolltap.server.state import CONVERTERS, MODELS, PIPELINE, PLUGINS, REQUEST_ID
-from rolltap.sessions import Session
+from rolltap.session import Session
 from rolltap.types.chat import ChatRequest
 from rolltap.types.generation import ChatDelta
 

@@ -7,12 +7,21 @@ from aiohttp import web
 
 from rolltap.bases.backends import BackendView
 from rolltap.bases.server import Handler, Server
-from rolltap.record.views import views
+from rolltap.record.views import RecordedNode, views
 from rolltap.server.access import require_key
 from rolltap.server.state import MODELS, PIPELINE, SESSIONS
+from rolltap.session import Session
 from rolltap.types.frozen import FrozenDict
 from rolltap.types.ledger import Event, SessionSummary
 from rolltap.types.nodes import NodeView
+
+
+def nodes_of(
+    session: Session, server: Server, *, mask: Literal["owned", "all"] = "owned", tree: bool | None = None
+) -> list[RecordedNode]:
+    """What a session has recorded; see `Server.nodes`."""
+    whole = session.info.track_tree if tree is None else tree
+    return views(session.record, tree=whole, unmask=mask == "all", decode=server.decode)
 
 
 class RunningServer(Server):
@@ -49,8 +58,10 @@ class RunningServer(Server):
     ) -> Sequence[NodeView]:
         """See `Server.nodes`."""
         session = await self._app[SESSIONS].get(session_id)
-        whole = session.info.track_tree if tree is None else tree
-        found = views(session.record, tree=whole, unmask=mask == "all", decode=self.decode)
+        found = nodes_of(session, self, mask=mask, tree=tree)
+        incomplete = session.summary().incomplete
+        for node in found:
+            node.incomplete = incomplete
         if after is not None:
             new = session.record.forest.after(after)
             found = [node for node in found if node.node_id in new]
@@ -60,7 +71,7 @@ class RunningServer(Server):
 
     def subscribe(self, *, session: str | None = None) -> AsyncIterator[Event]:
         """See `Server.subscribe`."""
-        return self._app[SESSIONS].subscribe(session=session)
+        return self._app[SESSIONS].events.subscribe(session=session)
 
     def require_key(self, request: web.Request) -> None:
         """See `Server.require_key`."""

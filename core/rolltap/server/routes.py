@@ -1,7 +1,7 @@
 """The routes that belong to no wire format: health, models, sessions and their nodes."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -9,9 +9,11 @@ from aiohttp import web
 
 from rolltap.errors import BadRequest
 from rolltap.models import Model
+from rolltap.server import exports
 from rolltap.server.access import require_key, session_of
 from rolltap.server.dialects import read_json
 from rolltap.server.errors import json_response
+from rolltap.server.queries import one_of, whole_number
 from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
 from rolltap.session_settings import check_pins, new_info, session_request
 from rolltap.types.ledger import SessionSummary
@@ -30,6 +32,7 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/{sid}/v1/models/{name:.+}", model)
     app.router.add_post("/sessions/create", create_session)
     app.router.add_get("/sessions", list_sessions)
+    app.router.add_get("/sessions/export", exports.export_sessions)
     app.router.add_get("/{sid}/nodes", nodes)
     app.router.add_get("/{sid}", describe_session, allow_head=False)
     app.router.add_delete("/{sid}", delete_session)
@@ -154,7 +157,7 @@ async def list_sessions(request: web.Request) -> web.Response:
     state = query.get("state", "")
     if state not in {"", "open", "sealed"}:
         raise BadRequest(f"state={state!r}: it is 'open' or 'sealed'", param="state")
-    limit = _whole_number(query, "limit")
+    limit = whole_number(query, "limit")
     found = [
         summary
         async for summary in request.app[SESSIONS].page(
@@ -165,18 +168,9 @@ async def list_sessions(request: web.Request) -> web.Response:
     return json_response(
         {
             "sessions": [_described(summary, _LISTED) for summary in found],
-            "next": found[-1].uuid if more else None,
+            "next": found[-1].cursor if more else None,
         }
     )
-
-
-def _whole_number(query: Mapping[str, str], name: str) -> int | None:
-    text = query.get(name)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
-        raise BadRequest(f"{name}={text!r}: it is an integer of at least 1", param=name)
-    return int(text)
 
 
 async def describe_session(request: web.Request) -> web.Response:
@@ -197,32 +191,25 @@ async def nodes(request: web.Request) -> web.Response:
 
     `?mask=all` shows every generated token unmasked; `?after=` gives only the nodes recorded after that one;
     `?lineage=` those of trees of that label; `?messages=true` adds the conversation and its tools, `?versions=token` the
-    version of the weights for each token.
+    version of the weights for each token. `?format=` gives rows in a trainer's shape instead.
     """
     query = request.query
-    mask = _one_of(query, "mask", ("owned", "all"))
-    messages = _one_of(query, "messages", ("false", "true")) == "true"
-    versions = _one_of(query, "versions", ("spans", "token")) == "token"
+    mask = one_of(query, "mask", ("owned", "all"))
+    messages = one_of(query, "messages", ("false", "true")) == "true"
+    versions = one_of(query, "versions", ("spans", "token")) == "token"
     seen = await request.app[SERVER].nodes(
         request.match_info["sid"],
         mask="all" if mask == "all" else "owned",
         after=query.get("after"),
-        lineage=query.get("lineage"),
+        lineage=query.get("lineage") if "format" not in query else None,
     )
+    if "format" in query:
+        return await exports.rows(request, seen)
     if sum(node.num_tokens for node in seen) > _OFF_LOOP_TOKENS:
         body = await asyncio.to_thread(_encoded, seen, messages=messages, versions=versions)
     else:
         body = _encoded(seen, messages=messages, versions=versions)
     return web.Response(body=body, content_type="application/json")
-
-
-def _one_of(query: Mapping[str, str], name: str, values: Sequence[str]) -> str:
-    """A parameter's value, the first of `values` where it is not given."""
-    value = query.get(name, values[0])
-    if value not in values:
-        others = " or ".join(map(repr, values[1:]))
-        raise BadRequest(f"{name}={value!r}: it is {values[0]!r} (the default) or {others}", param=name)
-    return value
 
 
 def _encoded(seen: Sequence[NodeView], *, messages: bool, versions: bool) -> bytes:

@@ -21,22 +21,34 @@ from rolltap.testing.backends import (
 from rolltap.testing.parsing import assert_every_cut
 from rolltap.testing.records import assert_exact
 from rolltap.testing.server import MODEL, RunningServer, Serve, serve
+from rolltap.testing.stores import (
+    DurableStoreConformance,
+    SharedStoreConformance,
+    StoreConformance,
+    play_store,
+    store_entry,
+)
 from rolltap.testing.tokenizers import tiny_tokenizer
 
 __all__ = [
     "MODEL",
+    "DurableStoreConformance",
     "Reply",
     "RunningServer",
     "ScriptedChatBackend",
     "ScriptedTokenBackend",
     "Serve",
+    "SharedStoreConformance",
+    "StoreConformance",
     "TokenCall",
     "assert_every_cut",
     "assert_exact",
+    "play_store",
     "rolltap_serve",
     "rolltap_tokenizer",
     "scripted_logprobs",
     "serve",
+    "store_entry",
     "tiny_tokenizer",
 ]
 

@@ -66,14 +66,16 @@ async def serve(
 ) -> AsyncIterator[RunningServer]:
     """Serve these backends under the name "test-model".
 
-    `model` adds to the model's table; `config` gives other tables, or a whole config of its own `models`.
+    `model` adds to the model's table; `config` gives other tables, or a whole config of its own `models`. Sessions are kept in
+    memory unless `config` names another store.
     """
     table = {
         "name": MODEL,
         "backends": [{"kind": "given", "number": number} for number in range(len(backends))],
         **(model or {}),
     }
-    app = create_app({"models": [table], **(config or {})}, plugins=[GivenBackends(backends), *plugins])
+    settings = {"models": [table], "store": {"kind": "memory"}, **(config or {})}
+    app = create_app(settings, plugins=[GivenBackends(backends), *plugins])
     async with AsyncExitStack() as stack:
         runner = web.AppRunner(app, handler_cancellation=True)
         await runner.setup()

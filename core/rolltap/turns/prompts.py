@@ -61,6 +61,8 @@ class TokenPrompt(NamedTuple):
     """The new part, as it is recorded."""
     tail: str
     """The prompt's last text: some templates open the model's thinking there."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the node should know, in words."""
 
 
 def find_parent(request: ChatRequest, record: SessionRecord, *, model: str, tokens: bool) -> Placement:
@@ -77,6 +79,16 @@ async def prepare(request: ChatRequest, record: SessionRecord, model: Model) -> 
     if request.prompt is not None:
         return await _raw(request, record, model.name, renderer)
     placement = find_parent(request, record, model=model.name, tokens=True)
+    prompt = await _rendered(request, record, placement, model)
+    notes = _notes(request.messages[placement.kept :], renderer)
+    return prompt._replace(notes=notes) if notes else prompt
+
+
+async def _rendered(
+    request: ChatRequest, record: SessionRecord, placement: Placement, model: Model
+) -> TokenPrompt:
+    """The recorded ids of the parent, and after them what the template makes of the new messages."""
+    renderer = model.tokenizing
     if model.config.history == "template":
         return await _as_the_template_shows(request, record, placement, renderer)
     parent = placement.parent
@@ -94,6 +106,13 @@ def _prompt(
 ) -> TokenPrompt:
     new = Prompt(ids=pack_ids(rendered.ids), messages=request.messages[placement.kept :])
     return TokenPrompt(placement, recorded + rendered.ids, new, rendered.text[-200:])
+
+
+def _notes(messages: Sequence[Message], renderer: Renderer) -> tuple[str, ...]:
+    """What of the new messages the template hides from the model."""
+    if renderer.capabilities.shows_tool_results or all(message.role != "tool" for message in messages):
+        return ()
+    return ("the chat template does not show the results of tools: the model has not seen them",)
 
 
 async def _off_loop(new: Sequence[Message], render: Callable[[], Rendered]) -> Rendered:

@@ -42,6 +42,7 @@ class TokenTurn(Turn):
     ) -> None:
         super().__init__(request, handle)
         self._prompt = prompt
+        self.notes += prompt.notes
         self._continuation = continuation
         self._token_request = TokenRequest(
             prompt_ids=tuple(prompt.ids), sampling=request.sampling, session=session, request_id=request_id

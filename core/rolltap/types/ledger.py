@@ -309,6 +309,8 @@ class Event(Struct, frozen=True):
 class SessionSummary(SessionInfo, kw_only=True, frozen=True):
     """A session as listings show it: its settings, and what its log adds up to."""
 
+    cursor: str = ""
+    """In a listing: what `after` takes to go on behind this session, also when that is deleted meanwhile."""
     last_accessed: float = 0.0
     num_nodes: int = 0
     """Leaves; with `track_tree` all completions."""

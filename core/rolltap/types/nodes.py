@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from rolltap.types.sequences import PackedNode
+
 
 class NodeView(Protocol):
     """A recorded node as hooks and exports see it. Whole sequences are put together when they are asked for.
@@ -41,8 +43,8 @@ class NodeView(Protocol):
         """The version of the weights that wrote each token, where it is known; None where the sequence is masked."""
 
     @property
-    def packed(self) -> "PackedNode":
-        """The same sequences as arrays, for exports of many tokens."""
+    def packed(self) -> PackedNode:
+        """The same sequences as arrays, with what was generated as spans: for exports of many tokens."""
 
     @property
     def full_text(self) -> str:
@@ -67,20 +69,6 @@ class NodeView(Protocol):
     @property
     def metadata(self) -> Mapping[str, Any]:
         """`node_id`, `parent_id`, `finish_reason`, `trainable` and the rest that core/README.md lists."""
-
-
-class PackedNode:
-    """A node's sequences as arrays of one length: `tokens` and `masked` (int32), `logprobs` (float64).
-
-    `logprobs` has 1.0 where `masked` is -100, and NaN where the engine gave none.
-    """
-
-    __slots__ = ("logprobs", "masked", "tokens")
-
-    def __init__(self, tokens: "array[int]", masked: "array[int]", logprobs: "array[float]") -> None:
-        self.tokens = tokens
-        self.masked = masked
-        self.logprobs = logprobs
 
 
 def _packed(values: "array[Any]") -> bytes:

@@ -1,7 +1,7 @@
 """The store "memory": logs in lists, gone when the process ends."""
 
-import time
 from collections.abc import Sequence
+from itertools import count, dropwhile, islice
 from typing import Any
 
 from rolltap import ConfigError, Store, hookimpl
@@ -10,41 +10,42 @@ from rolltap.record import Entry, SessionCreated
 KIND = "memory"
 
 
+class _Log:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.entries: list[Entry] = []
+
+
 class MemoryStore(Store):
     """Keeps entries as they are given; they must not be changed afterwards."""
 
     def __init__(self) -> None:
-        self._logs: dict[str, list[Entry]] = {}
-        self._claims: dict[str, float] = {}
+        self._logs: dict[str, _Log] = {}
+        self._numbers = count(1)
 
     async def append(self, session: str, entry: Entry) -> int:
         """See `Store.append`."""
-        if isinstance(entry, SessionCreated):
-            self._logs.setdefault(session, [])
-        log = self._logs[session]
-        log.append(entry)
-        return len(log)
+        log = self._logs.get(session)
+        if log is None:
+            if not isinstance(entry, SessionCreated):
+                raise LookupError(f"session {session!r} has no log")
+            log = self._logs[session] = _Log(next(self._numbers))
+        log.entries.append(entry)
+        return len(log.entries)
 
     async def read(self, session: str, after: int = 0) -> Sequence[tuple[int, Entry]]:
         """See `Store.read`."""
-        log = self._logs.get(session, ())
-        return list(enumerate(log[after:], start=after + 1))
+        log = self._logs.get(session)
+        return list(enumerate(log.entries[after:], start=after + 1)) if log else []
 
-    async def sessions(self, *, after: str = "", limit: int = 1000) -> Sequence[str]:
-        """See `Store.sessions`."""
-        ids = [*self._logs]
-        start = ids.index(after) + 1 if after in self._logs else 0
-        return ids[start : start + limit]
+    async def sessions(self, *, after: int = 0, limit: int = 1000) -> Sequence[tuple[int, str]]:
+        """See `Store.sessions`. The logs' order is that of their numbers."""
+        numbered = ((log.number, session) for session, log in self._logs.items())
+        return list(islice(dropwhile(lambda pair: pair[0] <= after, numbered), limit))
 
     async def delete(self, session: str) -> None:
         """See `Store.delete`."""
         self._logs.pop(session, None)
-
-    async def claim(self, key: str, ttl_s: float) -> bool:
-        """See `Store.claim`."""
-        now = time.monotonic()
-        self._claims = {name: until for name, until in self._claims.items() if until > now}
-        return self._claims.setdefault(key, now + ttl_s) == now + ttl_s
 
 
 @hookimpl
@@ -56,7 +57,7 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
         name, value = next(iter(options.items()))
         raise ConfigError(
             f'[store] {name} = {value!r}: the store "memory" has no options. Remove the key, or choose a kind '
-            "that keeps its sessions somewhere: a plugin can create one."
+            'that keeps its sessions somewhere, such as "sqlite".'
         )
     return MemoryStore()
 
