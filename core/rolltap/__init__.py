@@ -65,7 +65,7 @@ from rolltap.types.generation import (
 )
 from rolltap.types.in_process import BackendResponse, StreamEvent
 from rolltap.types.ledger import SessionInfo, SessionSummary
-from rolltap.types.nodes import NodeView
+from rolltap.types.nodes import NodeView, TreeView
 
 __version__ = "0.1.0"
 
@@ -127,6 +127,7 @@ __all__ = [
     "ToolCallDelta",
     "ToolChoice",
     "ToolParser",
+    "TreeView",
     "Unreachable",
     "Unsupported",
     "UpstreamError",

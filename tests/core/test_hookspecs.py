@@ -17,6 +17,8 @@ SIGNATURES = {
     "classify_error": ("error", "backend"),
     "create_store": ("kind", "options"),
     "export_format": ("name",),
+    "label_tree": ("tree", "session"),
+    "register_commands": ("cli",),
     "register_routes": ("app", "server"),
     "offers": (),
 }

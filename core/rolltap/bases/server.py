@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import web
 
@@ -81,6 +81,11 @@ class Server(ABC):
     @abstractmethod
     def backends(self) -> Sequence[BackendView]:
         """The backends of all models."""
+
+    @property
+    @abstractmethod
+    def state(self) -> Mapping[str, Any]:
+        """What `GET /admin/state` says: whether calls are paused, since when, and the version of each model's weights."""
 
     @abstractmethod
     def add_route(self, method: str, path: str, handler: Handler, *, public: bool = False) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 from msgspec import Struct
 
+from rolltap.cli.options import DEFAULT_URL
 from rolltap.errors import ConfigError, RequestError, Unreachable
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from rolltap.plugins import Plugins
     from rolltap.session import Session
 
-DEFAULT_URL = "http://127.0.0.1:9100"
 _SUFFIXES = {".jsonl": "jsonl", ".parquet": "parquet"}
 """How files' names may end, and the format that each is written in where none is named."""
 
@@ -231,7 +231,7 @@ class StoreSource:
         if self._export is None:
             raise TypeError("write_to is called with the file that open has given")
         async for session in self._each():
-            nodes = self._export.pick(nodes_of(session))
+            nodes = self._export.pick(await nodes_of(session, self._plugins))
             yield Done(file.write(session.summary(), nodes), self._export.left_out)
 
     async def _each(self) -> "AsyncIterator[Session]":

@@ -250,7 +250,10 @@ class _Reply:
         silence = asyncio.get_running_loop().call_later(ACCEPT_WITHIN_S, self._fill_silence)
         try:
             async for delta in deltas:
+                if not self._begun:
+                    await self._begin()
                 await self._write(self._encoder.delta(delta))
+            await self._begin()
             await self._write(self._encoder.finish(self._call.completion))
             await self._end()
         except ClientConnectionResetError:
@@ -281,8 +284,6 @@ class _Reply:
                     await self._response.write(start)
 
     async def _write(self, frames: bytes) -> None:
-        if not self._begun:
-            await self._begin()
         if frames:
             self._last_write = asyncio.get_running_loop().time()
             await self._response.write(frames)

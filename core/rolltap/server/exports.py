@@ -75,13 +75,19 @@ async def _export(request: web.Request) -> Export:
 
 async def _recorded(request: web.Request, *, sealed: bool) -> AsyncIterator[Recorded]:
     """The sessions that the query names, with their nodes, one at a time."""
-    server, sessions, query = request.app[SERVER], request.app[SESSIONS], request.query
+    sessions, query = request.app[SESSIONS], request.query
     for session_id in query.getall("session", []):
         session = await sessions.get(session_id)
         if not sealed or session.record.sealed is not None:
-            yield session.summary(), nodes_of(session, decode=server.decode)
+            yield (
+                session.summary(),
+                await nodes_of(session, request.app[PLUGINS], decode=request.app[SERVER].decode),
+            )
     if "session" in query:
         return
     group, after = query.get("group", ""), query.get("after", "")
     async for session in sessions.each(group=group, state="sealed" if sealed else "", after=after):
-        yield session.summary(), nodes_of(session, decode=server.decode)
+        yield (
+            session.summary(),
+            await nodes_of(session, request.app[PLUGINS], decode=request.app[SERVER].decode),
+        )

@@ -1,23 +1,27 @@
 """The server as plugins see it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import web
 
 from rolltap.bases.backends import BackendView
 from rolltap.bases.server import Handler, Server
+from rolltap.plugins import Plugins
+from rolltap.record.forest import Node
+from rolltap.record.lineage import tree_view
 from rolltap.record.views import Decode, RecordedNode, views
 from rolltap.server.access import require_key
-from rolltap.server.state import MODELS, PIPELINE, SESSIONS
+from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SESSIONS
 from rolltap.session import Session
 from rolltap.types.frozen import FrozenDict
 from rolltap.types.ledger import Event, SessionSummary
 from rolltap.types.nodes import NodeView
 
 
-def nodes_of(
+async def nodes_of(
     session: Session,
+    plugins: Plugins,
     *,
     mask: Literal["owned", "all"] = "owned",
     tree: bool | None = None,
@@ -25,11 +29,23 @@ def nodes_of(
 ) -> list[RecordedNode]:
     """What a session has recorded; see `Server.nodes`."""
     whole = session.info.track_tree if tree is None else tree
-    found = views(session.record, tree=whole, unmask=mask == "all", decode=decode)
+    nodes = views(session.record, tree=whole, unmask=mask == "all", decode=decode)
     incomplete = session.summary().incomplete
-    for node in found:
+    for node in nodes:
         node.incomplete = incomplete
-    return found
+        node.label = await _label(plugins, session, node.root)
+    return nodes
+
+
+async def _label(plugins: Plugins, session: Session, root: Node) -> str:
+    """What the node's tree is; plugins are asked once for each tree."""
+    known = session.labels.get(root.id)
+    if known is None:
+        seen = tree_view(session.record, root)
+        known = session.labels[root.id] = (
+            await plugins.call_first("label_tree", tree=seen, session=session.info) or ""
+        )
+    return known
 
 
 class RunningServer(Server):
@@ -53,7 +69,9 @@ class RunningServer(Server):
 
     async def session(self, session_id: str) -> SessionSummary:
         """See `Server.session`."""
-        return (await self._app[SESSIONS].get(session_id)).summary()
+        sessions = self._app[SESSIONS]
+        # Looking at a session is no use of it: one that nobody uses must expire all the same.
+        return await sessions.summary(session_id) or (await sessions.get(session_id)).summary()
 
     async def nodes(
         self,
@@ -66,7 +84,7 @@ class RunningServer(Server):
     ) -> Sequence[NodeView]:
         """See `Server.nodes`."""
         session = await self._app[SESSIONS].get(session_id)
-        found = nodes_of(session, mask=mask, tree=tree, decode=self.decode)
+        found = await nodes_of(session, self._app[PLUGINS], mask=mask, tree=tree, decode=self.decode)
         if after is not None:
             new = session.record.forest.after(after)
             found = [node for node in found if node.node_id in new]
@@ -101,6 +119,11 @@ class RunningServer(Server):
     def backends(self) -> Sequence[BackendView]:
         """See `Server.backends`."""
         return tuple(handle.view for model in self._app[MODELS] for handle in model.backends)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """See `Server.state`."""
+        return self._app[PIPELINE].updates.state()
 
     def add_route(self, method: str, path: str, handler: Handler, *, public: bool = False) -> None:
         """See `Server.add_route`."""
