@@ -313,7 +313,7 @@ class Fuzzer:
             filled + rng.choice(QUERIES if rng.random() < 0.2 else [""]),
             body,
             headers,
-            rng.random() < 0.05 or path == "/events",  # which never ends
+            rng.random() < 0.05 or path.endswith("/events"),  # which never end
         )
 
     def _session(self) -> str:

@@ -61,17 +61,6 @@ def dialect_resources(app: web.Application) -> set[web.AbstractResource]:
     }
 
 
-def dialect_paths(app: web.Application) -> set[str]:
-    """The paths that answer a wire format's requests, with the session in front."""
-    return {
-        route.resource.canonical
-        for route in app.router.routes()
-        if isinstance(getattr(route.handler, "__self__", None), DialectRoute)
-        and route.resource is not None
-        and route.resource.canonical.startswith("/{sid}")
-    }
-
-
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The body, a JSON object. Raises `BadRequest`."""
     try:
