@@ -189,6 +189,7 @@ class Pipeline:
         while True:
             if turn is None:
                 turn = call.turn = await self._turn(call, await self._select(call, failed))
+                call.completion.usage = turn.usage()
             handle = turn.handle
             started = False
             try:
@@ -401,9 +402,7 @@ class Pipeline:
         )
         call.nodes = await session.append(entry)
         if call.nodes and call.request.prompt is None:
-            session.record.forest.remember(
-                call.nodes[0], call.request.messages, placement.after, placement.kept
-            )
+            session.record.forest.remember(call.nodes[0], recorded.messages, placement.after, placement.kept)
         await self._tell(call, session, aborted=aborted)
 
     async def _tell(self, call: Call, session: Session, *, aborted: bool) -> None:

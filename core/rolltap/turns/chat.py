@@ -9,6 +9,7 @@ from rolltap.bases.backends import ChatBackend
 from rolltap.errors import UpstreamError
 from rolltap.reading import OutputReader
 from rolltap.turns.base import Turn, TurnRecord
+from rolltap.turns.begun import split_begun, whole_answer
 from rolltap.turns.collecting import as_message
 from rolltap.turns.delta_checks import checked_delta
 from rolltap.turns.fragments import CallFragments
@@ -109,10 +110,11 @@ class ChatTurn(Turn):
 
     def recorded(self, *, aborted: bool = False, error: str | None = None) -> TurnRecord | None:
         """The conversation as text; never trainable."""
+        messages, begun = split_begun(self.request)
         outputs = [
             Output(
                 node_id=str(uuid.uuid4()),
-                message=as_message(choice),
+                message=whole_answer(begun, as_message(choice)),
                 finish_reason="abort" if aborted else choice.finish_reason,
                 untrainable_reason=TEXT_ONLY,
                 delivery="aborted" if aborted else "delivered",
@@ -122,8 +124,8 @@ class ChatTurn(Turn):
         ]
         if not outputs:
             return None
-        prompt = Prompt(messages=self.request.messages[self._placement.kept :])
-        return TurnRecord(self._placement, prompt, outputs)
+        prompt = Prompt(messages=messages[self._placement.kept :])
+        return TurnRecord(self._placement, prompt, outputs, messages)
 
 
 def _as_tool_calls(delta: ChatDelta, calls: CallFragments) -> ChatDelta:

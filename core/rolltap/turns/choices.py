@@ -38,7 +38,9 @@ class TokenChoice:
         reader: OutputReader,
         *,
         show_special: bool,
+        goes_on_from: int | None = None,
     ) -> None:
+        """`goes_on_from` is the last id of an answer that was begun: some tokenizers show what follows by it."""
         self.index = index
         self.begun = False
         """Whether the engine has said anything of it."""
@@ -49,6 +51,8 @@ class TokenChoice:
         self._top_logprobs = request.sampling.top_logprobs
         self._tells_ids = request.return_token_ids
         self._detokenizer = renderer.detokenizer(skip_special_tokens=not show_special)
+        if goes_on_from is not None:
+            self._detokenizer.feed([goes_on_from])
         self._stop = StopStrings(request.sampling.stop) if request.sampling.stop else None
         self._reader = reader
         self._calls = 0

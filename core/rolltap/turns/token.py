@@ -12,6 +12,7 @@ from rolltap.bases.backends import TokenBackend
 from rolltap.errors import ErrorInfo, RequestError, UpstreamError
 from rolltap.rendering import Renderer
 from rolltap.turns.base import Turn, TurnRecord
+from rolltap.turns.begun import whole_answer
 from rolltap.turns.choices import TokenChoice, token_logprob
 from rolltap.turns.collecting import as_message
 from rolltap.turns.continuing import Continuation, EngineAborted, RestartCall, cannot_go_on, merged
@@ -59,7 +60,14 @@ class TokenTurn(Turn):
         self._visible = False
         """Whether something that a client sees has been given."""
         self._choices = [
-            TokenChoice(index, renderer, request, reader, show_special=readers.show_special_tokens)
+            TokenChoice(
+                index,
+                renderer,
+                request,
+                reader,
+                show_special=readers.show_special_tokens,
+                goes_on_from=prompt.ids[-1] if prompt.begun is not None else None,
+            )
             for index, reader in enumerate(readers.choices)
         ]
 
@@ -267,12 +275,13 @@ class TokenTurn(Turn):
                 choice.output(
                     str(uuid.uuid4()),
                     text=read.text if raw else None,
-                    message=None if raw else as_message(read),
+                    message=None if raw else whole_answer(self._prompt.begun, as_message(read)),
                     aborted=aborted,
                     error=error,
                 )
             )
-        return TurnRecord(self._prompt.placement, self._prompt.new, outputs) if outputs else None
+        prompt = self._prompt
+        return TurnRecord(prompt.placement, prompt.new, outputs, prompt.messages) if outputs else None
 
     @property
     def drifted(self) -> bool:

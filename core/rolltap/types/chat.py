@@ -195,6 +195,8 @@ class ChatRequest(Struct, kw_only=True, frozen=True):
     """Whether a later request may refer to this one's reply by its id."""
     num_instructions: int = 0
     """How many of the first messages hold for this request alone and are not kept with its reply."""
+    continues: bool = False
+    """Whether the last message is the beginning of the answer: the model goes on from its last word."""
     client_fields: dict[str, Any] = EMPTY
     """What the client said of itself that changes no token, such as `user` and `metadata`."""
     upstream: dict[str, Any] = EMPTY
