@@ -139,6 +139,23 @@ async def test_what_the_upstream_says_of_its_calls_and_thinking_comes_back_and_g
     assert body["messages"][1]["tool_calls"][0]["extra_content"] == SIGNED["extra_content"]
 
 
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+@pytest.mark.parametrize("provider", ["", "openai", "deepseek", "vllm"])
+async def test_thinking_beside_a_call_goes_up_again(rolltap_serve, upstream, openai_client, provider, name):
+    table = backend_table("anyllm" if provider else "openai", upstream)
+    table |= {"provider": provider} if provider else {}
+    server = await rolltap_serve(config={"models": [{"name": MODEL, "backends": [table]}]})
+    made = {"id": "call_9", "type": "function", "function": {"name": "w", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "weather"},
+        {"role": "assistant", "content": "", name: "must ask", "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "call_9", "content": "sun"},
+    ]
+    body = await sent(openai_client(server), upstream, messages, tools=TOOLS)
+    assert body["messages"][1]["reasoning_content"] == "must ask"
+    assert body["messages"][1]["tool_calls"] == [made]
+
+
 @pytest.mark.parametrize("client", ["openai"], indirect=True)  # any-llm's own types know text alone
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_an_id_that_is_a_number_is_text_here_and_a_number_there(client, upstream, streamed):

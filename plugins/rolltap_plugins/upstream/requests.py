@@ -17,6 +17,7 @@ from rolltap import (
     ToolCall,
     ToolChoice,
 )
+from rolltap_plugins.upstream.systems import Systems, placed
 
 _SPECIAL = frozenset({"extra", "logit_bias", "max_tokens", "n", "top_logprobs"})
 _PLAIN = tuple(name for name in Sampling.__struct_fields__ if name not in _SPECIAL)
@@ -45,6 +46,10 @@ class Style(Struct, frozen=True, kw_only=True):
     """Whether it is OpenAI's own service, or keeps to all that it has."""
     stream_usage: bool = True
     """Whether a stream may be asked to report usage."""
+    developer: bool = False
+    """Whether it takes messages of the role "developer"; else they are system ones."""
+    systems: Systems = "first"
+    """Where it takes system messages."""
     number_ids: bool = False
     """Whether its own ids of calls are integers, which it wants back as such."""
 
@@ -53,7 +58,10 @@ def chat_body(request: ChatRequest, model: str, style: Style) -> dict[str, Any]:
     """The whole body. Parameters that rolltap has no name for stand in it as the client sent them."""
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_message(message, style) for message in request.messages],
+        "messages": [
+            _message(message, style)
+            for message in placed(request.messages, style.systems, developer=style.developer)
+        ],
     }
     if request.stream:
         body["stream"] = True
