@@ -282,14 +282,14 @@ class TalkingChatBackend(ChatBackend):
 
 
 class Fuzzer:
-    """Makes requests."""
+    """Makes requests, to all routes but those whose streams last as long as their reader."""
 
     def __init__(self, seed: int, server: RunningServer) -> None:
         self._random = random.Random(seed)
         self._routes = [
             (route.method, route.resource.canonical)
             for route in server.app.router.routes()
-            if route.resource is not None and route.method != "*"
+            if route.resource is not None and route.method != "*" and "events" not in route.resource.canonical
         ]
         self.sessions: list[str] = []
         self.replies = ["resp_0"]
