@@ -90,15 +90,16 @@ def choices(kind: object) -> list[str]:
 
 
 def field_docs(options: type[msgspec.Struct]) -> dict[str, str]:
-    """The strings below the fields in the class's source."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(options))).body
-    assert isinstance(definition, ast.ClassDef)  # noqa: S101 - the source of a class
+    """The strings below the fields in the sources of the class and of those that it derives from."""
     found = {}
-    for field, below in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            match below:
-                case ast.Expr(ast.Constant(str(text))):
-                    found[field.target.id] = " ".join(text.split())
+    for owner in options.__mro__[: options.__mro__.index(msgspec.Struct)]:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(definition, ast.ClassDef)  # noqa: S101 - the source of a class
+        for field, below in zip(definition.body, definition.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                match below:
+                    case ast.Expr(ast.Constant(str(text))):
+                        found.setdefault(field.target.id, " ".join(text.split()))
     return found
 
 

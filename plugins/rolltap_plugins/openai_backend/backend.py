@@ -57,7 +57,7 @@ class OpenAIBackend(ChatBackend):
 
     async def check(self) -> dict[str, Any]:
         """Ask the server which models it has. Raises where it can't be reached or refuses the key."""
-        cards = await self._upstream.ask("/models", _Cards | None, missing=None, missing_at=_NO_LIST)  # type: ignore[arg-type]
+        cards = await self._upstream.ask("/models", _Cards, missing=None, missing_at=_NO_LIST)
         if cards is None:
             return {"model": self.model}
         return {"model": self.model, "listed": self.model in {card.id for card in cards.data or ()}}

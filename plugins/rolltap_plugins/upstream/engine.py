@@ -56,6 +56,8 @@ class Program(Struct, frozen=True, kw_only=True):
     """How to get it."""
     arguments: Callable[[str, bool], list[str]]
     """Given the model, and whether a distribution has the package's name: what goes to the interpreter."""
+    environment: dict[str, str] = {}
+    """Of the engine, unless the config says otherwise."""
     served_name: str = "--served-model-name"
     """The argument that names the model for clients."""
 
@@ -220,7 +222,7 @@ class Engine:
 
     def _environment(self) -> dict[str, str]:
         # Safe path: a folder of the package's name where rolltap was started must not be taken for the package.
-        return {**os.environ, "PYTHONSAFEPATH": "1", **self._options.launch_env}
+        return {**os.environ, "PYTHONSAFEPATH": "1", **self._program.environment, **self._options.launch_env}
 
     async def _command(self) -> list[str]:
         program, options = self._program, self._options

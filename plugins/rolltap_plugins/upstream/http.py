@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import aiohttp
 import msgspec
@@ -13,6 +13,7 @@ from rolltap import UpstreamError
 from rolltap_plugins.upstream.errors import http_error, unreadable
 
 Shape = TypeVar("Shape")
+Missing = TypeVar("Missing")
 
 MAX_BODY_BYTES = 256 * 2**20
 """The longest answer that is read; of an error's no more than `_MAX_ERROR_BYTES`."""
@@ -91,16 +92,33 @@ class Upstream:
             except aiohttp.ClientPayloadError as error:
                 raise UpstreamError(f"{self.name or 'the upstream'} broke off its reply: {error}") from error
 
+    @overload
+    async def ask(
+        self, path: str, shape: type[Shape], *, body: Any = None, timeout_s: float | None = None
+    ) -> Shape: ...
+
+    @overload
     async def ask(
         self,
         path: str,
         shape: type[Shape],
         *,
-        body: Any = None,
-        missing: Shape | msgspec.UnsetType = msgspec.UNSET,
+        missing: Missing,
         missing_at: frozenset[int] = NO_SUCH_PATH,
+        body: Any = None,
         timeout_s: float | None = None,
-    ) -> Shape:
+    ) -> Shape | Missing: ...
+
+    async def ask(
+        self,
+        path: str,
+        shape: type[Shape],
+        *,
+        missing: Any = msgspec.UNSET,
+        missing_at: frozenset[int] = NO_SUCH_PATH,
+        body: Any = None,
+        timeout_s: float | None = None,
+    ) -> Any:
         """The JSON at `path` as a `shape`; posted where there is a body.
 
         `missing`, where given, stands for an answer whose status is in `missing_at`. Raises as `post` does.
@@ -110,7 +128,7 @@ class Upstream:
         async with self._opened.request(
             method, self.url + path, json=body, allow_redirects=False, timeout=limit
         ) as response:
-            if response.status in missing_at and not isinstance(missing, msgspec.UnsetType):
+            if response.status in missing_at and missing is not msgspec.UNSET:
                 return missing
             if response.status != 200:
                 raise await self._refusal(response)

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from rolltap import PauseMode, Sampling, TokenDelta, TokenRequest, Unsupported, UpstreamError
@@ -195,11 +194,16 @@ class VLLMBackend(EngineBackend[Served]):
     async def ask_served(self) -> Served:
         """Ask for the model, the endpoint, the length and the logprobs."""
         named = self._options.model
-        listed = await self._server.ask("/v1/models", _Cards, missing=_Cards() if named else msgspec.UNSET)
+        listed = (
+            await self._server.ask("/v1/models", _Cards, missing=_Cards())
+            if named
+            else await self._server.ask("/v1/models", _Cards)
+        )
         card = _chosen(listed.data or [], named)
         if not (named or card.id):
             raise UpstreamError(f"{self._server.name} lists no model; name it with the option 'model'")
-        info = await self._server.ask("/weight_info", _WeightInfo | None, missing=None)  # type: ignore[arg-type]
+        info: _WeightInfo | None
+        info = await self._server.ask("/weight_info", _WeightInfo, missing=None)
         return Served(
             model=named or card.id,
             endpoint=await self._served_endpoint(),
