@@ -109,9 +109,11 @@ class ScriptedSGLang:
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/health_generate", self._health)
         app.router.add_post("/generate", self._generate)
-        for name in ("pause_generation", "continue_generation", "update_weight_version", "abort_request"):
-            app.router.add_post(f"/{name}", self._control)
-        app.router.add_post("/update_weights_from_disk", self._control)
+        app.router.add_post("/pause_generation", self._pause)
+        app.router.add_post("/continue_generation", self._continue)
+        app.router.add_post("/abort_request", self._abort_request)
+        app.router.add_post("/update_weight_version", self._update_weight_version)
+        app.router.add_post("/update_weights_from_disk", self._update_weights)
         return app
 
     async def _model_info(self, request: web.Request) -> web.Response:
@@ -127,33 +129,43 @@ class ScriptedSGLang:
     async def _health(self, request: web.Request) -> web.Response:
         return web.Response()
 
-    async def _control(self, request: web.Request) -> web.Response:
-        name, body = request.path.strip("/"), await request.json()
-        self.controls.append((name, body))
-        match name:
-            case "pause_generation":
-                self.paused = True
-                self.resumed.clear()
-                if body["mode"] == "abort":
-                    for run in self.runs:
-                        run.abort()
-            case "continue_generation":
-                self.paused = False
-                self.resumed.set()
-            case "abort_request":
-                for run in self.runs:
-                    if run.rid == body["rid"]:
-                        run.abort()
-            case "update_weight_version":
-                self.weight_version = body["new_version"]
-                if body.get("abort_all_requests", True):
-                    for run in self.runs:
-                        run.abort()
-            case "update_weights_from_disk":
-                if body["model_path"] == "missing":
-                    said = {"success": False, "message": "no such folder", "num_paused_requests": 0}
-                    return web.json_response(said, status=400)
-                self.weight_version = body["weight_version"]
+    async def _pause(self, request: web.Request) -> web.Response:
+        body = await self._noted(request)
+        self.paused = True
+        self.resumed.clear()
+        return self._ended(every=body["mode"] == "abort")
+
+    async def _continue(self, request: web.Request) -> web.Response:
+        await self._noted(request)
+        self.paused = False
+        self.resumed.set()
+        return self._ended()
+
+    async def _abort_request(self, request: web.Request) -> web.Response:
+        return self._ended(rid=(await self._noted(request))["rid"])
+
+    async def _update_weight_version(self, request: web.Request) -> web.Response:
+        body = await self._noted(request)
+        self.weight_version = body["new_version"]
+        return self._ended(every=body.get("abort_all_requests", True))
+
+    async def _update_weights(self, request: web.Request) -> web.Response:
+        body = await self._noted(request)
+        if body["model_path"] == "missing":
+            said = {"success": False, "message": "no such folder", "num_paused_requests": 0}
+            return web.json_response(said, status=400)
+        self.weight_version = body["weight_version"]
+        return self._ended()
+
+    async def _noted(self, request: web.Request) -> Any:
+        body = await request.json()
+        self.controls.append((request.path.strip("/"), body))
+        return body
+
+    def _ended(self, *, every: bool = False, rid: str | None = None) -> web.Response:
+        for run in self.runs:
+            if every or run.rid == rid:
+                run.abort()
         return web.json_response({"success": True, "message": "ok"})
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
@@ -184,7 +196,7 @@ class ScriptedSGLang:
             await response.write(b"".join(self.frames))
             return response
         told = [0] * len(runs)
-        while any(run.finish is None or told[i] < 0 for i, run in enumerate(runs)):
+        while any(run.finish is None for run in runs):
             for index, run in enumerate(runs):
                 if run.finish is None:
                     await self._step(run, index)
@@ -247,7 +259,7 @@ class ScriptedSGLang:
     async def _step(self, run: Run, index: int) -> None:
         """Generate one token, unless the run has been aborted."""
         await asyncio.sleep(self.pause_s)
-        while self.paused and run.finish is None:
+        while self.paused and run.finish is None:  # noqa: ASYNC110 - until either changes
             await asyncio.sleep(0.005)
         if run.finish is not None:
             return

@@ -202,14 +202,13 @@ class VLLMBackend(EngineBackend[Served]):
         card = _chosen(listed.data or [], named)
         if not (named or card.id):
             raise UpstreamError(f"{self._server.name} lists no model; name it with the option 'model'")
-        info: _WeightInfo | None
-        info = await self._server.ask("/weight_info", _WeightInfo, missing=None)
+        info = await self._server.ask("/weight_info", _WeightInfo, missing=_WeightInfo())
         return Served(
             model=named or card.id,
             endpoint=await self._served_endpoint(),
             max_model_len=card.max_model_len,
             logprobs_mode=await self._logprobs_mode(),
-            tells_weights=info is not None,
+            tells_weights=info.weight_version is not None,
         )
 
     async def _served_endpoint(self) -> Endpoint:
@@ -230,7 +229,8 @@ class VLLMBackend(EngineBackend[Served]):
             return self._options.logprobs_mode
         if launched := self._options.launch_arg("--logprobs-mode"):
             return launched
-        info = await self._server.ask("/server_info?config_format=json", dict, missing={})
+        info: dict[str, Any] = {}
+        info = await self._server.ask("/server_info?config_format=json", dict, missing=info)
         for name in ("vllm_config", "model_config"):
             found = info.get(name)
             info = found if isinstance(found, dict) else {}
