@@ -52,6 +52,8 @@ class Session:
         self.calls: set[InFlight] = set()
         """The calls in flight, which end with the session."""
         self.last_accessed = time.time()
+        self.labels: dict[str, str] = {}
+        """What each tree is, by its root, as far as plugins have been asked."""
         self._sessions = sessions
         self._reading = asyncio.Lock()
 

@@ -29,7 +29,7 @@ async def talk(server, *, stream):
     messages = [{"role": "user", "content": "hi"}]
     for _ in range(2):
         body = {"model": "m", "messages": messages, "max_tokens": 3}
-        answer = await server.post(f"/{session}/v1/chat/completions", body)
+        _, answer = await server.post(f"/{session}/v1/chat/completions", body)
         messages += [answer["choices"][0]["message"], {"role": "user", "content": "more"}]
     if stream:
         body = {"model": "m", "messages": messages, "max_tokens": 3, "stream": True}

@@ -80,9 +80,16 @@ class TestOptions:
     def test_openai_itself_gets_nothing_that_it_refuses(self):
         style = Options(api_base="https://api.openai.com/v1").style
         assert style == Style(
-            max_tokens="max_completion_tokens", reasoning="", template_kwargs=False, openai=True
+            max_tokens="max_completion_tokens",
+            reasoning="",
+            template_kwargs=False,
+            openai=True,
+            developer=True,
+            systems="anywhere",
         )
         assert Options(url="http://h").style == Style(reasoning="reasoning_content")
+        own = Options(url="http://h", systems="anywhere", developer_role=True).style
+        assert (own.systems, own.developer) == ("anywhere", True)
         own = Options(url="http://h", max_tokens_field="max_completion_tokens", reasoning_field="")
         assert own.style == Style(max_tokens="max_completion_tokens")
 
@@ -136,7 +143,7 @@ class TestRequests:
         assert body == {
             "model": "big",
             "messages": [
-                {"role": "developer", "content": "be brief"},
+                {"role": "system", "content": "be brief"},
                 {
                     "role": "user",
                     "content": [

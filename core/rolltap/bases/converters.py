@@ -1,14 +1,17 @@
 """What message converters subclass: one wire format ("dialect") in and out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
 from rolltap.errors import ErrorInfo
-from rolltap.types.chat import ChatRequest
+from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta, Completion
+
+Replies = Callable[[str], Message | None]
+"""A reply of the same session by its id; None where the session has kept none of that id."""
 
 
 class ErrorReply(Struct, frozen=True, kw_only=True):
@@ -57,6 +60,10 @@ class MessageConverter(ABC):
     @abstractmethod
     def decode(self, body: dict[str, Any]) -> ChatRequest:
         """The request that the client's JSON body is. Raises `BadRequest` that names a wrong field."""
+
+    def decode_within(self, body: dict[str, Any], replies: Replies) -> ChatRequest:  # noqa: ARG002 - for subclasses
+        """The request of a body that may point at what its session's replies said. The default is `decode`."""
+        return self.decode(body)
 
     def decode_leniently(self, body: dict[str, Any]) -> ChatRequest:
         """The request of a caller in this process, such as one of `ChatBackend.send_message`.

@@ -24,6 +24,11 @@ ANYLLM_AVAILABLE = importlib.util.find_spec("any_llm") is not None
 # Providers whose servers run a model's own chat template, which takes variables.
 _TEMPLATING = frozenset({"llamacpp", "llamafile", "lmstudio", "sglang", "vllm"})
 
+# Providers that want the thinking of earlier turns back, or take it.
+_THINKING = frozenset(
+    {"cerebras", "dashscope", "deepseek", "groq", "minimax", "moonshot", "openrouter", "zai"}
+)
+
 
 class AnyLLM:
     """any-llm's class of that name, imported when it is first asked."""
@@ -66,7 +71,9 @@ class AnyLLMBackend(ChatBackend):
         self.api_key = api_key or None
         self.api_base = api_base or None
         self._model = model
-        self._style = Style(template_kwargs=self.api_base is not None or self.provider in _TEMPLATING)
+        templating = self.api_base is not None or self.provider in _TEMPLATING
+        thinking = templating or self.provider in _THINKING
+        self._style = Style(template_kwargs=templating, reasoning="reasoning_content" if thinking else "")
         given = {"api_key": self.api_key, "api_base": self.api_base}
         settings = {name: value for name, value in given.items() if value is not None}
         self.llm = AnyLLM.create(self.provider, **settings, **(client or {}))

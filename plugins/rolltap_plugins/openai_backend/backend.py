@@ -67,7 +67,8 @@ class OpenAIBackend(ChatBackend):
 
         Leaving early closes the connection, upon which servers stop their work.
         """
-        upstream, reader = self._upstream, ReplyReader(request, self._upstream.told)
+        upstream = self._upstream
+        reader = ReplyReader(request, self._number_ids, told=upstream.told)
         async with upstream.post(
             "/chat/completions", chat_body(request, self.model, self._style)
         ) as response:
@@ -84,3 +85,6 @@ class OpenAIBackend(ChatBackend):
             if stream.done:  # without [DONE], what has no finish reason is not finished
                 for delta in reader.end():
                     yield delta
+
+    def _number_ids(self) -> None:
+        self._style = msgspec.structs.replace(self._style, number_ids=True)

@@ -35,6 +35,12 @@ class Options(Struct, frozen=True, kw_only=True):
     reasoning_field: str | None = None
     """The field of a message that past thinking is sent in, "": none; default: "reasoning_content", and none for
     OpenAI's own service."""
+    developer_role: bool | None = None
+    """Whether the server takes messages of the role "developer"; default: OpenAI's own service alone. Others get them
+    as system messages."""
+    systems: Literal["", "first", "anywhere"] = ""
+    """Where the server takes system messages. "first", the default but for OpenAI's own service: one, in front; what
+    agents send later goes into the user's messages."""
     stream_usage: bool = True
     """Whether streams are asked to report usage; some old servers refuse the question."""
 
@@ -64,5 +70,7 @@ class Options(Struct, frozen=True, kw_only=True):
             reasoning=reasoning if self.reasoning_field is None else self.reasoning_field,
             template_kwargs=not openai,
             openai=openai,
+            developer=openai if self.developer_role is None else self.developer_role,
+            systems=self.systems or ("anywhere" if openai else "first"),
             stream_usage=self.stream_usage,
         )
