@@ -204,7 +204,7 @@ class TestRequests:
         }
         hosted = chat_body(request, "big", Options(api_base="https://api.openai.com/v1").style)
         assert (hosted["store"], hosted["max_completion_tokens"]) == (False, 5)
-        assert hosted.keys().isdisjoint({"chat_template_kwargs", "max_tokens", "metadata"})
+        assert hosted.keys().isdisjoint({"chat_template_kwargs", "max_tokens"})
         assert "stream_options" not in chat_body(request, "big", Style(stream_usage=False))
 
 
