@@ -14,7 +14,7 @@ from rolltap import ChatBackend, ChatDelta, ChatRequest, ConfigError, hookimpl
 from rolltap_plugins.anyllm.failures import understood
 from rolltap_plugins.anyllm.options import Options
 from rolltap_plugins.anyllm.requests import arguments
-from rolltap_plugins.anyllm.values import plain
+from rolltap_plugins.anyllm.values import reply_fields
 from rolltap_plugins.upstream.replies import ReplyReader
 from rolltap_plugins.upstream.requests import Style
 
@@ -94,14 +94,14 @@ class AnyLLMBackend(ChatBackend):
         try:
             reply = await self.llm.acompletion(**asked)
             if not hasattr(reply, "__aiter__"):
-                for delta in reader.whole(plain(reply)):
+                for delta in reader.whole(reply_fields(reply)):
                     yield delta
                 return
             async for chunk in reply:
-                for delta in reader.chunk(plain(chunk)):
+                for delta in reader.chunk(reply_fields(chunk)):
                     yield delta
         except Exception as error:
-            raise understood(error) from error
+            raise understood(error, self.api_key) from error
         finally:
             if hasattr(reply, "aclose"):
                 await reply.aclose()

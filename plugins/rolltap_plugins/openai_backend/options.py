@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct, field
 
 from rolltap import ConfigError, read_options
-from rolltap_plugins.upstream.options import Seconds, api_key, check_url
+from rolltap_plugins.upstream.options import Seconds, api_key, check_url, server_url
 from rolltap_plugins.upstream.requests import Style
 
 _OPENAI = "api.openai.com"
@@ -56,17 +56,14 @@ class Options(Struct, frozen=True, kw_only=True):
         return options
 
     @property
-    def endpoint(self) -> str:
-        """Where requests go."""
-        base = self.api_base.rstrip("/")
-        if self.url:
-            base = self.url.rstrip("/").removesuffix("/v1").rstrip("/") + "/v1"
-        return f"{base}/chat/completions"
+    def base(self) -> str:
+        """What the paths of requests are put after."""
+        return server_url(self.url) + "/v1" if self.url else self.api_base.rstrip("/")
 
     @property
     def style(self) -> Style:
         """What the server takes."""
-        openai = urlsplit(self.endpoint).hostname == _OPENAI
+        openai = urlsplit(self.base).hostname == _OPENAI
         reasoning = "" if openai else "reasoning_content"
         return Style(
             max_tokens=self.max_tokens_field or ("max_completion_tokens" if openai else "max_tokens"),
