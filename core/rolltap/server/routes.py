@@ -11,6 +11,7 @@ from rolltap.errors import BadRequest
 from rolltap.models import Model
 from rolltap.server import exports
 from rolltap.server.access import require_key, session_of
+from rolltap.server.converters import recognised
 from rolltap.server.dialects import read_json
 from rolltap.server.errors import json_response
 from rolltap.server.queries import one_of, whole_number
@@ -85,15 +86,21 @@ async def health(request: web.Request) -> web.Response:
 
 
 async def models(request: web.Request) -> web.Response:
-    """The configured models, as OpenAI lists them."""
+    """The configured models, as the client's dialect lists them, else as OpenAI does."""
     await session_of(request)
-    return json_response({"object": "list", "data": [_card(model) for model in request.app[MODELS]]})
+    known = [*request.app[MODELS]]
+    converter = await recognised(request)
+    listed = converter.encode_models([each.name for each in known]) if converter is not None else None
+    return json_response(listed or {"object": "list", "data": [_card(each) for each in known]})
 
 
 async def model(request: web.Request) -> web.Response:
     """One of them by its name, which may have slashes."""
     await session_of(request)
-    return json_response(_card(request.app[MODELS][request.match_info["name"]]))
+    found = request.app[MODELS][request.match_info["name"]]
+    converter = await recognised(request)
+    told = converter.encode_model(found.name) if converter is not None else None
+    return json_response(told or _card(found))
 
 
 def _card(model: Model) -> dict[str, Any]:
