@@ -5,7 +5,9 @@ from typing import Any
 import openai
 import pytest
 
+from rolltap import ChatRequest
 from rolltap.testing import MODEL
+from rolltap_plugins.upstream.requests import Style, chat_body
 from scripted_openai import DONE, backend_table, call, chunk, completion, scripted_upstream
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABpfZFQAAAAABJRU5ErkJggg=="
@@ -74,6 +76,21 @@ async def test_what_an_upstream_caches_and_bills_by_reaches_it(client, upstream)
     fields: Any = {"prompt_cache_key": "k", "service_tier": "flex", "user": "u"}
     body = await sent(client, upstream, [{"role": "user", "content": "a"}], **fields)
     assert {name: body[name] for name in fields} == fields
+
+
+@pytest.mark.parametrize("stored", [True, False, None])
+def test_openai_itself_gets_metadata_with_what_it_stores_alone(stored):
+    told = {"store": stored, "metadata": {"a": "b"}, "safety_identifier": "s"}
+    request = ChatRequest(client_fields={name: value for name, value in told.items() if value is not None})
+    own = chat_body(request, "m", Style(openai=True))
+    assert ("metadata" in own, own.get("store"), own["safety_identifier"]) == (bool(stored), stored, "s")
+    assert not told.keys() & chat_body(request, "m", Style()).keys()
+
+
+def test_a_hint_that_only_openais_models_know_goes_to_them_alone():
+    request = ChatRequest(upstream={"verbosity": "low", "prompt_cache_key": "k"})
+    assert chat_body(request, "m", Style(openai=True)).items() >= request.upstream.items()
+    assert "verbosity" not in chat_body(request, "m", Style())
 
 
 async def test_further_fields_of_messages_and_calls_reach_the_upstream(client, upstream):

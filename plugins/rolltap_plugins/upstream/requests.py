@@ -23,7 +23,7 @@ _SPECIAL = frozenset({"extra", "logit_bias", "max_tokens", "n", "top_logprobs"})
 _PLAIN = tuple(name for name in Sampling.__struct_fields__ if name not in _SPECIAL)
 """Sampling parameters that go as they are."""
 
-_OPENAI_ONLY = ("metadata", "safety_identifier", "store")
+_OPENAI_ONLY = ("safety_identifier", "store")
 """What a client says that changes no token, as far as only OpenAI's own service has a use for it."""
 _HINTS = frozenset({"verbosity"})
 """Hints among the fields to pass on which only OpenAI's own models know; others refuse them."""
@@ -73,6 +73,8 @@ def chat_body(request: ChatRequest, model: str, style: Style) -> dict[str, Any]:
     if request.template_kwargs:
         body |= _template_kwargs(request.template_kwargs, style)
     told = ("user", *_OPENAI_ONLY) if style.openai else ("user",)
+    if style.openai and request.client_fields.get("store"):  # OpenAI refuses them for what it does not store
+        told = (*told, "metadata")
     body |= {name: request.client_fields[name] for name in told if name in request.client_fields}
     body |= {name: value for name, value in request.upstream.items() if style.openai or name not in _HINTS}
     return body | request.sampling.extra
