@@ -45,7 +45,7 @@ class ScriptedVLLM:
     cut: int = 0
     """Frames are sent in pieces of so many bytes; 0: each in one."""
     pause: float = 0.0
-    """Seconds before each frame."""
+    """Seconds before each frame, and for each token of a reply that is not streamed."""
     frames: list[bytes] | None = None
     """Sent in place of the choices' frames."""
     whole: bytes | None = None
@@ -146,7 +146,7 @@ class ScriptedVLLM:
     async def _whole(self, prompt: list[int], event: Any) -> web.Response:
         self.running += 1
         try:
-            await asyncio.sleep(self.pause)
+            await asyncio.sleep(self.pause * max(len(choice.tokens) for choice in self.choices))
             if self.whole is not None:
                 return web.Response(body=self.whole, content_type="application/json")
             events = [
