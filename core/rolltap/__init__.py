@@ -10,7 +10,7 @@ It records every rollout as exact token ids, loss masks and logprobs. What is pu
 """
 
 from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendView, PauseMode, TokenBackend
-from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
+from rolltap.bases.converters import ErrorReply, MessageConverter, ReadBefore, StreamEncoder
 from rolltap.bases.exports import Export, ExportFile, ExportFormat, ExportOptions, json_line
 from rolltap.bases.parsers import Reasoning, ReasoningParser, ToolParser
 from rolltap.bases.server import Server
@@ -103,6 +103,7 @@ __all__ = [
     "Part",
     "PauseMode",
     "PluginError",
+    "ReadBefore",
     "Reasoning",
     "ReasoningParser",
     "RequestError",

@@ -8,10 +8,10 @@ from contextlib import aclosing, suppress
 from hashlib import blake2b
 from typing import Any
 
-import orjson
 from aiohttp import ClientConnectionResetError, web
 
 from rolltap.bases.converters import MessageConverter
+from rolltap.bodies import parse
 from rolltap.call import Call, Origin, Unrecorded
 from rolltap.errors import BadRequest, PluginError, RequestError
 from rolltap.plugins.tracing import TRACE_HEADER, current_trace, encoded, tracing
@@ -60,9 +60,14 @@ def dialect_resources(app: web.Application) -> set[web.AbstractResource]:
 
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The body, a JSON object. Raises `BadRequest`."""
+    return parse(await _received(request))
+
+
+async def _received(request: web.Request) -> bytes:
+    """The body, once the whole of it has come."""
     try:
         async with asyncio.timeout(RECEIVE_WITHIN_S):
-            data = await request.read()
+            return await request.read()
     except TimeoutError:
         raise BadRequest(
             f"the body did not come within {RECEIVE_WITHIN_S:g} s", code="timeout", status=408
@@ -70,23 +75,15 @@ async def read_json(request: web.Request) -> dict[str, Any]:
     except web.RequestPayloadError as error:
         reason = str(error).rpartition("message:")[2].strip()
         raise BadRequest(f"the body can't be read: {reason}", code="invalid_body") from error
-    try:
-        body = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object", code="invalid_json")
-    try:
-        orjson.dumps(body)
-    except orjson.JSONEncodeError as error:
-        raise BadRequest(f"the body can't be handled: {error}", code="invalid_json") from None
-    return body
 
 
-def _decoded(converter: MessageConverter, body: dict[str, Any]) -> ChatRequest:
+def _decoded(converter: MessageConverter, data: bytes, session: Session | Unrecorded) -> ChatRequest:
     """The request that a body is. A converter's own fault is named as such, not taken for the client's."""
     try:
-        return converter.decode(body)
+        if isinstance(session, Session):
+            bodies = session.bodies[converter.dialect]
+            return converter.decode_next(bodies.parse(data), bodies.read)
+        return converter.decode(parse(data))
     except RequestError:
         raise
     except Exception as error:
@@ -117,7 +114,7 @@ class DialectRoute:
         converter = await self._converter(request)
         try:
             session = await session_of(request)  # before the body is read: a stranger's may be large
-            chat = _decoded(converter, await read_json(request))
+            chat = _decoded(converter, await _received(request), session)
             origin = await _origin(request, converter, session, received)
             call = request.app[PIPELINE].begin(chat, session, origin)
             reply = _Reply(request, converter, chat, call)
@@ -132,7 +129,7 @@ class DialectRoute:
         converter = await self._converter(request)
         try:
             session = await session_of(request)
-            chat = _decoded(converter, await read_json(request))
+            chat = _decoded(converter, await _received(request), session)
             return json_response(await _rendered(request, chat, session))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)
@@ -142,7 +139,7 @@ class DialectRoute:
         converter = await self._converter(request)
         try:
             session = await session_of(request)
-            chat = _decoded(converter, await read_json(request))
+            chat = _decoded(converter, await _received(request), session)
             prompt = await request.app[PIPELINE].render(chat, session)
             return json_response(converter.encode_count(len(prompt.ids)))
         except Exception as error:  # noqa: BLE001 - as above

@@ -51,24 +51,23 @@ def system_text(system: str | Sequence[str | Block]) -> str:
     return " ".join(texts)
 
 
-def history(messages: Sequence[WireMessage]) -> list[Message]:
-    """The neutral messages. Raises `BadRequest` that names what can't be one."""
-    read: list[Message] = []
-    for at, message in enumerate(messages):
-        where = f"messages[{at}]"
-        match message:
-            case WireMessage(role="system"):
-                if text := system_text(message.content):
-                    read.append(Message(role="system", content=text))
-            case WireMessage(role="user" | "assistant" as role, content=str(text)):
-                read.append(Message(role=role, content=text))
-            case WireMessage(role="assistant", content=list(blocks)):
-                read.append(_assistant(blocks, where))
-            case WireMessage(role="user", content=list(blocks)):
-                read += _user(blocks, where)
-            case _:
-                raise refused(f"{where}.role", f"is {message.role!r}; use user, assistant or system.")
-    return read
+def history(messages: Sequence[WireMessage]) -> list[list[Message]]:
+    """The neutral messages that each one is. Raises `BadRequest` that names what can't be one."""
+    return [_read(message, f"messages[{at}]") for at, message in enumerate(messages)]
+
+
+def _read(message: WireMessage, where: str) -> list[Message]:
+    match message:
+        case WireMessage(role="system"):
+            text = system_text(message.content)
+            return [Message(role="system", content=text)] if text else []
+        case WireMessage(role="user" | "assistant" as role, content=str(text)):
+            return [Message(role=role, content=text)]
+        case WireMessage(role="assistant", content=list(blocks)):
+            return [_assistant(blocks, where)]
+        case WireMessage(role="user", content=list(blocks)):
+            return _user(blocks, where)
+    raise refused(f"{where}.role", f"is {message.role!r}; use user, assistant or system.")
 
 
 def _assistant(blocks: Sequence[Block], where: str) -> Message:
