@@ -14,7 +14,7 @@ DEVELOPING := $(VENV)/.made-for-developing
 help:
 	@echo "make run        serve the embedded model; ARGS=\"--config FILE --port N\" are handed to rolltap serve"
 	@echo "make test       all tests that need nothing heavy"
-	@echo "make test-live  the tests with a real vLLM, on the CPU, and with real agents (needs npm)"
+	@echo "make test-live  the tests with a real vLLM, on the CPU, real agents and a real browser (needs npm), and real trainers"
 	@echo "make soak       random rollouts and requests for long: 24,000 turns, 20,000 requests"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make docs       write the generated parts of plugins/README.md"
@@ -30,6 +30,7 @@ test: $(DEVELOPING)
 test-live: $(DEVELOPING)
 	PYTHON=$(PYTHON) .ci/vllm-env
 	PYTHON=$(PYTHON) .ci/agents
+	.ci/browser
 	PYTHON=$(PYTHON) .ci/trainers-env
 	$(BIN)/pytest -m live $(ARGS)
 
@@ -51,7 +52,7 @@ bench: $(DEVELOPING)
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
 
 clean:
-	rm -rf $(VENV) .venv-vllm .venv-clients .venv-trainers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-clients .venv-trainers .venv-browser dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find core plugins tests plugin_template -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -19,6 +19,7 @@ import msgspec
 
 from rolltap import hookspecs
 from rolltap.plugins import HOOKS
+from rolltap.plugins.rules import declared
 
 README = Path(__file__).parents[1] / "plugins" / "README.md"
 
@@ -57,7 +58,8 @@ def names(plugin: str, module: ModuleType) -> str:
     """What the plugin says it offers."""
     if plugin in VARYING:
         return VARYING[plugin]
-    offered = module.offers() if hasattr(module, "offers") else {}
+    offered = {hook: list(names) for hook, names in declared(module).items()}
+    offered |= module.offers() if hasattr(module, "offers") else {}
     return "; ".join(f"{hook}: {', '.join(f'`{name}`' for name in some)}" for hook, some in offered.items())
 
 

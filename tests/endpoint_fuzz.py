@@ -37,21 +37,40 @@ _CHAT: Any = {
         {"role": "system", "content": "s"},
         {
             "role": "user",
-            "content": [{"type": "text", "text": "t"}, {"type": "image_url", "image_url": {"url": _IMAGE}}],
+            "content": [
+                {"type": "text", "text": "t", "cache_control": {"type": "ephemeral"}},
+                {"type": "image_url", "image_url": {"url": _IMAGE, "detail": "low"}},
+                {
+                    "type": "file",
+                    "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AA=="},
+                },
+                {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+            ],
+            "x_note": {"a": 1},
         },
         {
             "role": "assistant",
             "content": None,
             "reasoning_content": "r",
+            "reasoning_details": [{"type": "reasoning.text", "text": "r"}],
             "tool_calls": [
-                {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "b"}'}}
+                {
+                    "id": "c",
+                    "type": "function",
+                    "function": {"name": "f", "arguments": '{"a": "b"}'},
+                    "extra_content": {"google": {"thought_signature": "s"}},
+                },
+                {"id": 4, "type": "custom", "custom": {"name": "edit", "input": "+a"}},
             ],
         },
+        {"role": "tool", "tool_call_id": 4, "content": [{"type": "text", "text": "x"}]},
         {"role": "tool", "tool_call_id": "c", "content": "x"},
         {"role": "user", "content": "go on"},
     ],
-    "tools": [_TOOL],
+    "tools": [_TOOL, {"type": "custom", "custom": {"name": "edit", "format": {"type": "text"}}}],
     "tool_choice": "auto",
+    "return_token_ids": False,
+    "prompt_cache_key": "k",
     "stop": ["zz"],
     "n": 2,
     "max_tokens": 50,
@@ -61,16 +80,18 @@ _CHAT: Any = {
     "top_logprobs": 2,
     "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": _SCHEMA}},
     "stream": True,
-    "stream_options": {"include_usage": True},
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     "chat_template_kwargs": {"enable_thinking": False},
     "parallel_tool_calls": False,
 }
 _COMPLETIONS: Any = {
     "model": "tokens",
-    "prompt": "once upon a time",
+    "prompt": ["once upon a time", [1, 2, 3], "two"],
     "n": 2,
     "logprobs": 1,
     "echo": True,
+    "prompt_logprobs": 1,
+    "return_token_ids": True,
     "stop": "zz",
     "seed": 1,
     "stream": False,
@@ -82,19 +103,45 @@ _RESPONSES: Any = {
     "input": [
         {
             "role": "user",
-            "content": [{"type": "input_text", "text": "t"}, {"type": "input_image", "image_url": _IMAGE}],
+            "content": [
+                {"type": "input_text", "text": "t"},
+                {"type": "input_image", "image_url": _IMAGE, "detail": "auto"},
+                {"type": "input_file", "filename": "a.txt", "file_data": "SGk="},
+            ],
         },
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "t"}]},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "t"}]},
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c", "output": "x"},
+        {"type": "custom_tool_call", "call_id": "d", "name": "edit", "input": "+a"},
+        {
+            "type": "function_call_output",
+            "call_id": "c",
+            "output": [{"type": "input_image", "image_url": _IMAGE}],
+        },
+        {"type": "custom_tool_call_output", "call_id": "d", "output": "x"},
+        {
+            "type": "local_shell_call",
+            "call_id": "e",
+            "action": {"type": "exec", "command": ["pwd"], "env": {}},
+        },
+        {"type": "local_shell_call_output", "id": "o", "output": "/"},
+        {"type": "computer_call_output", "call_id": "g", "output": {"image_url": _IMAGE}},
+        {"type": "mcp_call", "id": "m", "name": "n", "arguments": "{}", "output": "x"},
+        {"type": "compaction", "encrypted_content": "rolltap:eyJzdW1tYXJ5IjoicyJ9"},
+        {"type": "reasoning", "encrypted_content": "rolltap:eyJhIjpbMV19", "summary": []},
+        {"type": "additional_tools", "role": "developer", "tools": []},
     ],
     "tools": [
+        {
+            "type": "custom",
+            "name": "edit",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "s"},
+        },
         {"type": "function", "name": "f", "parameters": _SCHEMA, "strict": False},
         {"type": "web_search"},
     ],
     "text": {"format": {"type": "json_schema", "name": "n", "schema": _SCHEMA}},
-    "reasoning": {"effort": "low"},
+    "reasoning": {"effort": "low", "summary": "auto"},
     "include": ["message.output_text.logprobs"],
     "previous_response_id": None,
     "store": True,
@@ -185,6 +232,8 @@ QUERIES = [
     "?mask=%00",
     "?after=-1",
     "?format=x",
+    "?limit=1&order=asc",
+    "?stream=true",
     "?" + "a" * 3000,
     "?%",
     "?a=%ff",
@@ -258,13 +307,13 @@ class Fuzzer:
             headers[rng.choice(["x-rolltap-session", "x-api-key"])] = rng.choice(self.sessions)
         if rng.random() < 0.03:
             method = rng.choice(["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "NONSENSE"])
-        filled = path.replace("{sid}", self._session())
+        filled = path.replace("{sid}", self._session()).replace("{reply_id}", rng.choice(self.replies))
         return Sent(
             method,
             filled + rng.choice(QUERIES if rng.random() < 0.2 else [""]),
             body,
             headers,
-            rng.random() < 0.05,
+            rng.random() < 0.05 or path == "/events",  # which never ends
         )
 
     def _session(self) -> str:
@@ -280,6 +329,10 @@ class Fuzzer:
             body["model"] = rng.choice(["chat", "tokens", "", None])
         if rng.random() < 0.2 and isinstance(body, dict) and "/responses" in path:
             body["previous_response_id"] = rng.choice(self.replies)
+        if rng.random() < 0.2 and isinstance(body, dict) and isinstance(body.get("input"), list):
+            kind, number = rng.choice(["msg", "rs", "fc", "x"]), rng.choice(["0", "1", "٣", ""])
+            name = f"{kind}_{rng.choice(self.replies).removeprefix('resp_')}_{number}"
+            body["input"].append({"type": "item_reference", "id": name})
         return json.dumps(body, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
 
     def _damaged(self, body: Any) -> Any:

@@ -245,6 +245,11 @@ class Call:
         for callback in self.on_over:
             callback()
 
+    def abandon(self) -> None:
+        """Nobody will read it: it is over without having begun."""
+        self.given_up = True
+        self._end()
+
     def finish(self, turn: Turn) -> None:
         """The turn has answered everything: its reply is the call's."""
         choices, _, extra = turn.answer()
@@ -253,6 +258,7 @@ class Call:
             choices=choices,
             usage=turn.usage(),
             extra=extra,
+            ended=int(time.time()),
             node_ids=tuple(node.id for node in self.nodes),
         )
 

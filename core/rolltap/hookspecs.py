@@ -12,6 +12,7 @@ Each example is a whole plugin: save it as a file in a folder, and `rolltap serv
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import click
 import pluggy
 from aiohttp import web
 
@@ -24,7 +25,7 @@ from rolltap.bases.stores import Store
 from rolltap.errors import ErrorInfo
 from rolltap.types.chat import ChatRequest
 from rolltap.types.ledger import SessionInfo
-from rolltap.types.nodes import NodeView
+from rolltap.types.nodes import NodeView, TreeView
 
 PROJECT = "rolltap"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -317,9 +318,53 @@ def export_format(name: str) -> ExportFormat | None:
                     yield {"prompt": tokens[:cut], "answer": tokens[cut:]}
 
 
+        export_format = {"pairs": Pairs}
+    """
+
+
+@hookspec
+def label_tree(tree: TreeView, session: SessionInfo) -> str | None:
+    """Say in a word what a tree of a session's forest is.
+
+    Asked: when nodes are read, once for each tree. First answer wins. Nodes have it as `lineage`, and exports select by it.
+
+    :param tree: how the tree began.
+    :param session: the session.
+    :returns: such as "main", "sub-agent", "title", "compaction", "other".
+
+    Example: trees that were offered no tools are drafts::
+
+        import rolltap
+
+
         @rolltap.hookimpl
-        def export_format(name):
-            return Pairs() if name == "pairs" else None
+        def label_tree(tree):
+            return None if tree.tools else "draft"
+    """
+
+
+@hookspec
+def register_commands(cli: click.Group) -> None:
+    """Add commands of your own to the command `rolltap`.
+
+    Asked: when a command is called that rolltap does not have, and for `rolltap --help`. Every plugin is asked. Not a
+    coroutine function.
+
+    :param cli: the group of commands; `@cli.command()` adds one.
+
+    Example: `rolltap hello`::
+
+        import click
+
+        import rolltap
+
+
+        @rolltap.hookimpl
+        def register_commands(cli):
+            @cli.command()
+            def hello():
+                '''Greet.'''
+                click.echo("Hello.")
     """
 
 

@@ -189,6 +189,7 @@ class Pipeline:
         while True:
             if turn is None:
                 turn = call.turn = await self._turn(call, await self._select(call, failed))
+                call.completion.usage = turn.usage()
             handle = turn.handle
             started = False
             try:
@@ -285,6 +286,11 @@ class Pipeline:
         if isinstance(backend, ChatBackend):
             if request.prompt is not None:
                 raise BadRequest(f"model {model.name!r} answers chats only, no raw prompts", param="prompt")
+            if request.return_token_ids:
+                raise BadRequest(
+                    f"backend {handle.name} of model {model.name!r} works in text: there are no ids to return",
+                    param="return_token_ids",
+                )
             placement = Placement(
                 Context(model.name)
             )  # without a session, finding it would be work for nothing
@@ -396,9 +402,7 @@ class Pipeline:
         )
         call.nodes = await session.append(entry)
         if call.nodes and call.request.prompt is None:
-            session.record.forest.remember(
-                call.nodes[0], call.request.messages, placement.after, placement.kept
-            )
+            session.record.forest.remember(call.nodes[0], recorded.messages, placement.after, placement.kept)
         await self._tell(call, session, aborted=aborted)
 
     async def _tell(self, call: Call, session: Session, *, aborted: bool) -> None:

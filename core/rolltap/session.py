@@ -56,6 +56,8 @@ class Session:
         self.last_accessed = time.time()
         self.bodies: defaultdict[str, Bodies] = defaultdict(Bodies)
         """What has been read of its requests, by dialect: the next ones repeat most of it."""
+        self.labels: dict[str, str] = {}
+        """What each tree is, by its root, as far as plugins have been asked."""
         self._sessions = sessions
         self._reading = asyncio.Lock()
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from operator import is_
 from typing import Any, ClassVar
@@ -10,8 +10,11 @@ from typing import Any, ClassVar
 from msgspec import Struct, field
 
 from rolltap.errors import ErrorInfo
-from rolltap.types.chat import ChatRequest
+from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta, Completion
+
+Replies = Callable[[str], Message | None]
+"""A reply of the same session by its id; None where the session has kept none of that id."""
 
 
 class ErrorReply(Struct, frozen=True, kw_only=True):
@@ -93,12 +96,17 @@ class MessageConverter(ABC):
     def decode(self, body: dict[str, Any]) -> ChatRequest:
         """The request that the client's JSON body is. Raises `BadRequest` that names a wrong field."""
 
-    def decode_next(self, body: dict[str, Any], before: ReadBefore) -> ChatRequest:  # noqa: ARG002
-        """As `decode`, for a session of which earlier requests have been read; a long conversation is read fast so.
-
-        What it reads it may keep in `before` for the next request. The default is `decode`.
-        """
+    def decode_within(self, body: dict[str, Any], replies: Replies) -> ChatRequest:  # noqa: ARG002 - for subclasses
+        """The request of a body that may point at what its session's replies said. The default is `decode`."""
         return self.decode(body)
+
+    def decode_next(self, body: dict[str, Any], replies: Replies, before: ReadBefore) -> ChatRequest:  # noqa: ARG002
+        """The same in a session, where a long conversation need not be read anew with each turn.
+
+        What is read may be kept in `before` for the next request. The body is shared: don't change it. The default is
+        `decode_within`.
+        """
+        return self.decode_within(body, replies)
 
     def decode_leniently(self, body: dict[str, Any]) -> ChatRequest:
         """The request of a caller in this process, such as one of `ChatBackend.send_message`.

@@ -15,6 +15,7 @@ from rolltap.types.ledger import (
     CallRecorded,
     DeliveryChanged,
     Entry,
+    ReplyForgotten,
     RewardGiven,
     SessionCreated,
     SessionDeleted,
@@ -61,11 +62,13 @@ class SessionRecord:
                     self.forest[node_id].delivery = entry.delivery
             case RewardGiven():
                 self._add_reward(entry)
-            case SessionSealed() | SessionDeleted() | UnknownEntry():
+            case SessionSealed() | SessionDeleted() | ReplyForgotten() | UnknownEntry():
                 self._close(entry)
         return []
 
-    def _close(self, entry: SessionSealed | SessionDeleted | UnknownEntry) -> None:
+    def _close(self, entry: SessionSealed | SessionDeleted | ReplyForgotten | UnknownEntry) -> None:
+        if isinstance(entry, ReplyForgotten):
+            self._replies.pop(entry.reply_id, None)
         if isinstance(entry, SessionSealed):
             self.sealed = self.sealed or entry
         self.deleted = self.deleted or isinstance(entry, SessionDeleted)
@@ -93,10 +96,15 @@ class SessionRecord:
         """The rewards that hold for a node: its own over the session's."""
         return FrozenDict({**self.rewards, **node.rewards})
 
+    def reply(self, reply_id: str) -> Node | None:
+        """The node of a reply that a later request may refer to; None where none of that id was kept."""
+        node = self._replies.get(reply_id)
+        return node if node is not None and node.call.kept else None
+
     def conversation_of(self, reply_id: str) -> list[Message]:
         """The messages up to and including a kept reply. Raises `BadRequest`, worded as OpenAI does."""
-        node = self._replies.get(reply_id)
-        if node is None or not node.call.kept:
+        node = self.reply(reply_id)
+        if node is None:
             raise BadRequest(
                 f"Previous response with id {reply_id!r} not found: this session has kept no such reply; "
                 "send the conversation instead of its id",

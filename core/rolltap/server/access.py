@@ -11,7 +11,8 @@ from aiohttp import web
 
 from rolltap.bases.server import Handler
 from rolltap.call import Unrecorded
-from rolltap.errors import ErrorInfo, RequestError
+from rolltap.errors import ErrorInfo, NotFound, RequestError
+from rolltap.server.hints import doubled
 from rolltap.server.state import CONFIG, GUARDED, SESSIONS
 from rolltap.session import Session
 
@@ -55,6 +56,10 @@ async def session_of(request: web.Request) -> Session | Unrecorded:
     unrecorded.
     """
     sessions = request.app[SESSIONS]
+    if meant := doubled(request):
+        raise NotFound(
+            f"there is nothing at {request.path}: it begins with /v1 twice; did you mean {meant}? The client adds /v1 itself"
+        )
     named = request.match_info.get("sid") or request.headers.get("x-rolltap-session")
     if named:
         return await sessions.get(named)

@@ -5,21 +5,24 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any
 
+import msgspec
 from aiohttp import ClientConnectionResetError, web
 
 from rolltap.bases.converters import MessageConverter
 from rolltap.bodies import parse
 from rolltap.call import Call, Origin, Unrecorded
 from rolltap.errors import BadRequest, PluginError, RequestError
+from rolltap.pipeline import Pipeline
 from rolltap.plugins.tracing import TRACE_HEADER, current_trace, encoded, tracing
 from rolltap.server.access import session_of
 from rolltap.server.errors import error_headers, error_info, json_response
+from rolltap.server.several import SeveralCalls, begin_all
 from rolltap.server.state import CONVERTERS, MODELS, PIPELINE, PLUGINS, REQUEST_ID
 from rolltap.session import Session
-from rolltap.types.chat import ChatRequest
+from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta
 
 log = logging.getLogger(__name__)
@@ -58,6 +61,17 @@ def dialect_resources(app: web.Application) -> set[web.AbstractResource]:
     }
 
 
+def dialect_paths(app: web.Application) -> set[str]:
+    """The paths that answer a wire format's requests, with the session in front."""
+    return {
+        route.resource.canonical
+        for route in app.router.routes()
+        if isinstance(getattr(route.handler, "__self__", None), DialectRoute)
+        and route.resource is not None
+        and route.resource.canonical.startswith("/{sid}")
+    }
+
+
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The body, a JSON object. Raises `BadRequest`."""
     return parse(await _received(request))
@@ -79,11 +93,17 @@ async def _received(request: web.Request) -> bytes:
 
 def _decoded(converter: MessageConverter, data: bytes, session: Session | Unrecorded) -> ChatRequest:
     """The request that a body is. A converter's own fault is named as such, not taken for the client's."""
+
+    def kept(reply_id: str) -> Message | None:
+        node = session.record.reply(reply_id)
+        return node.output.message if node is not None else None
+
     try:
-        if isinstance(session, Session):
-            bodies = session.bodies[converter.dialect]
-            return converter.decode_next(bodies.parse(data), bodies.read)
-        return converter.decode(parse(data))
+        if not isinstance(session, Session):
+            chat = converter.decode_within(parse(data), kept)
+            return msgspec.structs.replace(chat, keep=False) if chat.keep else chat
+        bodies = session.bodies[converter.dialect]
+        return converter.decode_next(bodies.parse(data), kept, bodies.read)
     except RequestError:
         raise
     except Exception as error:
@@ -116,7 +136,10 @@ class DialectRoute:
             session = await session_of(request)  # before the body is read: a stranger's may be large
             chat = _decoded(converter, await _received(request), session)
             origin = await _origin(request, converter, session, received)
-            call = request.app[PIPELINE].begin(chat, session, origin)
+            begin = begin_all if chat.more_prompts else Pipeline.begin
+            call: Call | SeveralCalls = begin(request.app[PIPELINE], chat, session, origin)
+            if isinstance(call, SeveralCalls):
+                chat = msgspec.structs.replace(chat, sampling=call.sampling)
             reply = _Reply(request, converter, chat, call)
             if isinstance(session, Session):
                 return await call.serve(reply.send())
@@ -171,7 +194,7 @@ async def _origin(
     """Where the request came from; within a session, also what tells it from another."""
     body = b""
     if isinstance(session, Session):
-        body = blake2b(await request.read(), digest_size=16).digest()
+        body = sha256(await request.read()).digest()
     idempotency = request.headers.get("idempotency-key", "")
     retries = request.headers.get("x-stainless-retry-count", "0")
     return Origin(
@@ -205,7 +228,11 @@ class _Reply:
     """One client's reply, plain or streamed."""
 
     def __init__(
-        self, request: web.Request, converter: MessageConverter, chat: ChatRequest, call: Call
+        self,
+        request: web.Request,
+        converter: MessageConverter,
+        chat: ChatRequest,
+        call: Call | SeveralCalls,
     ) -> None:
         self._request = request
         self._converter = converter
@@ -247,7 +274,10 @@ class _Reply:
         silence = asyncio.get_running_loop().call_later(ACCEPT_WITHIN_S, self._fill_silence)
         try:
             async for delta in deltas:
+                if not self._begun:
+                    await self._begin()
                 await self._write(self._encoder.delta(delta))
+            await self._begin()
             await self._write(self._encoder.finish(self._call.completion))
             await self._end()
         except ClientConnectionResetError:
@@ -278,8 +308,6 @@ class _Reply:
                     await self._response.write(start)
 
     async def _write(self, frames: bytes) -> None:
-        if not self._begun:
-            await self._begin()
         if frames:
             self._last_write = asyncio.get_running_loop().time()
             await self._response.write(frames)

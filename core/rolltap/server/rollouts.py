@@ -9,7 +9,7 @@ import orjson
 from aiohttp import ClientConnectionResetError, web
 from msgspec import Struct
 
-from rolltap.errors import BadRequest, NotFound
+from rolltap.errors import BadRequest, NotFound, RolltapError
 from rolltap.record.openai_form import as_openai
 from rolltap.server.access import require_key
 from rolltap.server.dialects import PING_AFTER_S, read_json
@@ -17,6 +17,9 @@ from rolltap.server.errors import json_response
 from rolltap.server.state import SERVER, SESSIONS
 from rolltap.session_settings import converted
 from rolltap.types.ledger import CallRecorded, Event, RewardGiven
+
+ENDING = web.AppKey("ENDING", asyncio.Event)
+"""Set when the server ends."""
 
 
 class _Reward(Struct, forbid_unknown_fields=True):
@@ -26,7 +29,9 @@ class _Reward(Struct, forbid_unknown_fields=True):
 
 
 def add_rollout_routes(app: web.Application) -> None:
-    """Add them."""
+    """Add them. Streams of events end when the server does: it would wait for them."""
+    app[ENDING] = asyncio.Event()
+    app.on_shutdown.append(_end_streams)
     app.router.add_post("/{sid}/reward", reward)
     app.router.add_post("/{sid}/seal", seal)
     app.router.add_delete("/sessions", delete_group)
@@ -92,19 +97,28 @@ async def events(request: web.Request) -> web.StreamResponse:
     )
     await response.prepare(request)
     await response.write(b": rolltap\n\n")
+    ending = asyncio.ensure_future(request.app[ENDING].wait())
     pending = asyncio.ensure_future(anext(subscription))
     try:
-        while True:
-            done, _ = await asyncio.wait({pending}, timeout=PING_AFTER_S)
-            if not done:
+        while not ending.done():
+            await asyncio.wait({pending, ending}, timeout=PING_AFTER_S, return_when=asyncio.FIRST_COMPLETED)
+            if not pending.done():
                 await response.write(b": ping\n\n")
                 continue
             await response.write(_frame(pending.result()))
             pending = asyncio.ensure_future(anext(subscription))
-    except (ClientConnectionResetError, StopAsyncIteration):
-        return response
+    except (ClientConnectionResetError, RolltapError, StopAsyncIteration):
+        pass  # the reader left, or lags too far behind
     finally:
         pending.cancel()
+        ending.cancel()
+        await asyncio.wait({pending, ending})
+    return response
+
+
+async def _end_streams(app: web.Application) -> None:
+    """A signal handler of aiohttp."""
+    app[ENDING].set()
 
 
 def _frame(event: Event) -> bytes:

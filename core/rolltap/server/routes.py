@@ -11,7 +11,7 @@ from rolltap.errors import BadRequest
 from rolltap.models import Model
 from rolltap.server import exports
 from rolltap.server.access import require_key, session_of
-from rolltap.server.dialects import read_json
+from rolltap.server.dialects import dialect_paths, read_json
 from rolltap.server.errors import json_response
 from rolltap.server.queries import one_of, whole_number
 from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
@@ -36,8 +36,19 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/{sid}/nodes", nodes)
     app.router.add_get("/{sid}", describe_session, allow_head=False)
     app.router.add_delete("/{sid}", delete_session)
+    app.router.add_get("/", index, allow_head=False)
     app.router.add_head("/", alive)
     app.router.add_head("/{sid}", alive)
+
+
+async def index(request: web.Request) -> web.Response:
+    """`GET /`: the viewer, where a plugin brings one; else what there is."""
+    if "text/html" in request.headers.get("accept", ""):
+        paths = {resource.canonical for resource in request.app.router.resources()}
+        viewer = next((path for path in ("/ui/", "/ui") if path in paths), None)
+        raise web.HTTPFound(viewer or "/health")
+    own = ("/health", "/v1/models", "/sessions", "/sessions/create", "/{sid}/nodes")
+    return json_response({"name": "rolltap", "routes": [*own, *sorted(dialect_paths(request.app))]})
 
 
 async def alive(request: web.Request) -> web.Response:
@@ -197,6 +208,11 @@ async def nodes(request: web.Request) -> web.Response:
     mask = one_of(query, "mask", ("owned", "all"))
     messages = one_of(query, "messages", ("false", "true")) == "true"
     versions = one_of(query, "versions", ("spans", "token")) == "token"
+    if mask == "all" and "format" in query:
+        raise BadRequest(
+            "mask=all shows tokens that another row trains, or none may: it does not go with format",
+            param="mask",
+        )
     seen = await request.app[SERVER].nodes(
         request.match_info["sid"],
         mask="all" if mask == "all" else "owned",

@@ -38,7 +38,9 @@ class TokenChoice:
         reader: OutputReader,
         *,
         show_special: bool,
+        goes_on_from: int | None = None,
     ) -> None:
+        """`goes_on_from` is the last id of an answer that was begun: some tokenizers show what follows by it."""
         self.index = index
         self.begun = False
         """Whether the engine has said anything of it."""
@@ -47,7 +49,10 @@ class TokenChoice:
         """Whether a stop string ended it here, whatever the engine does."""
         self._renderer = renderer
         self._top_logprobs = request.sampling.top_logprobs
+        self._tells_ids = request.return_token_ids
         self._detokenizer = renderer.detokenizer(skip_special_tokens=not show_special)
+        if goes_on_from is not None:
+            self._detokenizer.feed([goes_on_from])
         self._stop = StopStrings(request.sampling.stop) if request.sampling.stop else None
         self._reader = reader
         self._calls = 0
@@ -84,6 +89,10 @@ class TokenChoice:
                 deltas[0].logprobs = logprobs
             elif logprobs:
                 deltas.append(ChatDelta(index=self.index, logprobs=logprobs))
+        if self._tells_ids and taken:
+            if not deltas:
+                deltas.append(ChatDelta(index=self.index))
+            deltas[0].token_ids = delta.token_ids[:taken]
         if self._finish_reason is not None:
             deltas += self._finish()
         return deltas
@@ -145,7 +154,7 @@ class TokenChoice:
 
     def check_echo(self, sent: Sequence[int], echoed: Sequence[int]) -> None:
         """Compare the prompt that the engine saw with the one it was sent."""
-        if list(sent) == list(echoed):
+        if sent == echoed or [*sent] == echoed:
             return
         at = next((i for i, pair in enumerate(zip(sent, echoed, strict=False)) if pair[0] != pair[1]), None)
         self._echo = (
@@ -252,18 +261,21 @@ class TokenChoice:
         logprobs = []
         for token, logprob, top in zip(delta.token_ids[:taken], delta.logprobs or (), tops, strict=False):
             likeliest = sorted(top.items(), key=lambda item: -item[1])[: self._top_logprobs]
-            alternatives = [self._token_logprob(other, value) for other, value in likeliest]
-            logprobs.append(self._token_logprob(token, logprob, alternatives))
+            logprobs.append(token_logprob(self._renderer, token, logprob, likeliest))
         return logprobs
 
-    def _token_logprob(self, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
-        return TokenLogprob(
-            token=self._renderer.decode([token]),
-            logprob=logprob,
-            id=token,
-            bytes=list(self._renderer.token_bytes(token)),
-            top=list(top),
-        )
+
+def token_logprob(
+    renderer: Renderer, token: int, logprob: float, others: Sequence[tuple[int, float]] = ()
+) -> TokenLogprob:
+    """A token for the client, with the alternatives that were asked for."""
+    return TokenLogprob(
+        token=renderer.decode([token]),
+        logprob=logprob,
+        id=token,
+        bytes=list(renderer.token_bytes(token)),
+        top=[token_logprob(renderer, other, value) for other, value in others],
+    )
 
 
 def _shifted(span: Any, by: int) -> Any:

@@ -217,6 +217,12 @@ class RewardGiven(EntryBase, tag="reward", frozen=True, kw_only=True):
     given_at: float = 0.0
 
 
+class ReplyForgotten(EntryBase, tag="forgotten", frozen=True, kw_only=True):
+    """The client has deleted a reply: nothing may go on from it by its id. Its nodes stay."""
+
+    reply_id: str
+
+
 class SessionSealed(EntryBase, tag="sealed", frozen=True, kw_only=True):
     """No call may be added any more; rewards may."""
 
@@ -240,6 +246,7 @@ Entry = (
     | CallRecorded
     | DeliveryChanged
     | RewardGiven
+    | ReplyForgotten
     | SessionSealed
     | SessionDeleted
     | UnknownEntry

@@ -13,6 +13,7 @@ from rolltap import (
     ErrorReply,
     MessageConverter,
     ReadBefore,
+    Replies,
     StreamEncoder,
     hookimpl,
 )
@@ -33,7 +34,7 @@ class AnthropicConverter(MessageConverter):
         """See `MessageConverter.decode`. A parameter without a name here goes to the backend in `extra`."""
         return decode(body)
 
-    def decode_next(self, body: dict[str, Any], before: ReadBefore) -> ChatRequest:
+    def decode_next(self, body: dict[str, Any], replies: Replies, before: ReadBefore) -> ChatRequest:  # noqa: ARG002
         """See `MessageConverter.decode_next`. Messages that are known are not read again."""
         try:
             return decode(body, before=before)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import aiohttp
+import msgspec
 import orjson
 from yarl import URL
 
@@ -77,7 +78,7 @@ class OpenAIBackend(ChatBackend):
         Leaving early closes the connection, upon which servers stop their work.
         """
         body = orjson.dumps(chat_body(request, self.model, self._style))
-        reader = ReplyReader(request)
+        reader = ReplyReader(request, self._number_ids)
         async with self._opened.post(self._endpoint, data=body) as response:
             if response.status != 200:
                 raise http_error(response.status, await response.read(), response.headers)
@@ -99,6 +100,9 @@ class OpenAIBackend(ChatBackend):
             for delta in reader.end():
                 yield delta
             await _read_to_end(content)
+
+    def _number_ids(self) -> None:
+        self._style = msgspec.structs.replace(self._style, number_ids=True)
 
     @property
     def _opened(self) -> aiohttp.ClientSession:

@@ -1,7 +1,7 @@
 """Replies of Chat Completions as deltas: whole ones and chunks, as servers of many makes write them."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -45,6 +45,7 @@ _READ_OF_REPLY = frozenset({"id", "object", "created", "model", "choices", "usag
 _READ_OF_MESSAGE = frozenset(
     {"role", "content", "reasoning", "reasoning_content", "refusal", "tool_calls", "function_call"}
 )
+_READ_OF_CALL = frozenset({"id", "index", "type", "function"})
 """The fields that are read here, or belong to the upstream's connection alone; all others go on to the client."""
 
 
@@ -54,7 +55,9 @@ class ReplyReader:
     All raise `UpstreamError` for what can't be read, and for an error that the reply itself tells of.
     """
 
-    def __init__(self, request: ChatRequest) -> None:
+    def __init__(self, request: ChatRequest, on_number_ids: Callable[[], None] | None = None) -> None:
+        """`on_number_ids` is told once where the upstream's own ids of calls are integers."""
+        self._on_number_ids = on_number_ids
         self._wants_logprobs = request.sampling.top_logprobs is not None
         self._begun = False
         self._unfinished: set[int] = set()
@@ -128,6 +131,7 @@ class ReplyReader:
         self._said(delta, step)
         if calls := step.get("tool_calls"):
             known = self._calls.setdefault(delta.index, _CallIndex())
+            self._note_ids(calls)
             delta.tool_calls = [_fragment(call, known.of(call)) for call in calls]
         elif call := step.get("function_call"):
             self._calls.setdefault(delta.index, _CallIndex())
@@ -136,11 +140,17 @@ class ReplyReader:
     def _whole_message(self, delta: ChatDelta, message: Mapping[str, Any]) -> None:
         self._said(delta, message)
         if calls := message.get("tool_calls"):
+            self._note_ids(calls)
             delta.tool_calls = [_call(call) for call in calls]
         elif call := message.get("function_call"):
             delta.tool_calls = [_call({"function": call})]
         if delta.tool_calls:
             self._calls[delta.index] = _CallIndex()
+
+    def _note_ids(self, calls: Sequence[Mapping[str, Any]]) -> None:
+        if self._on_number_ids is not None and any(isinstance(call.get("id"), int) for call in calls):
+            self._on_number_ids()
+            self._on_number_ids = None
 
     def _said(self, delta: ChatDelta, step: Mapping[str, Any]) -> None:
         """The text and the thinking. Some servers send the thinking under both of its names: one counts."""
@@ -198,9 +208,10 @@ def _fragment(call: Mapping[str, Any], index: int) -> ToolCallDelta:
     function = call.get("function") or _NOTHING
     return ToolCallDelta(
         index=index,
-        id=call.get("id") or None,
+        id=_id(call),
         name=function.get("name") or None,
         arguments=_arguments(function.get("arguments")),
+        extra=_others(call, _READ_OF_CALL),
     )
 
 
@@ -209,8 +220,15 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
     return ToolCall(
         name=function.get("name") or "",
         arguments=_arguments(function.get("arguments")),
-        id=call.get("id") or "",
+        id=_id(call) or "",
+        extra=_others(call, _READ_OF_CALL) or {},
     )
+
+
+def _id(call: Mapping[str, Any]) -> str | None:
+    """A call's id as text; some servers number them."""
+    value = call.get("id")
+    return str(value) if isinstance(value, int) else value or None
 
 
 def _arguments(value: Any) -> str:
