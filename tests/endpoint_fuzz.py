@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import aiohttp
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
@@ -282,14 +283,14 @@ class TalkingChatBackend(ChatBackend):
 
 
 class Fuzzer:
-    """Makes requests."""
+    """Makes requests, to all routes but those whose streams last as long as their reader."""
 
     def __init__(self, seed: int, server: RunningServer) -> None:
         self._random = random.Random(seed)
         self._routes = [
             (route.method, route.resource.canonical)
             for route in server.app.router.routes()
-            if route.resource is not None and route.method != "*"
+            if route.resource is not None and route.method != "*" and "events" not in route.resource.canonical
         ]
         self.sessions: list[str] = []
         self.replies = ["resp_0"]
@@ -313,7 +314,7 @@ class Fuzzer:
             filled + rng.choice(QUERIES if rng.random() < 0.2 else [""]),
             body,
             headers,
-            rng.random() < 0.05 or path == "/events",  # which never ends
+            rng.random() < 0.05 or path.endswith("/events"),  # which never end
         )
 
     def _session(self) -> str:
@@ -422,6 +423,10 @@ async def _exchange(server: RunningServer, fuzzer: Fuzzer, sent: Sent) -> int:
         raise AssertionError(
             f"{type(error).__name__}: {str(error)[:500]} instead of an answer to\n{sent}"
         ) from error
+    finally:
+        if sent.path.startswith("/admin/pause"):  # else all others wait for the end of it
+            async with server.http.post("/admin/resume", json={}) as resumed:
+                assert resumed.status == 200, await resumed.text()
 
 
 def _check(response: aiohttp.ClientResponse, data: bytes, sent: Sent, fuzzer: Fuzzer) -> None:
@@ -457,8 +462,13 @@ def _logged_errors() -> Iterator[list[str]]:
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+            error = record.exc_info[1] if record.exc_info else None
+            if isinstance(error, HttpProcessingError):
                 return  # what is no HTTP is answered and logged by aiohttp, before any handler
+            if isinstance(error, web.RequestPayloadError) and isinstance(
+                error.__cause__, HttpProcessingError
+            ):
+                return  # the same for a body that is found damaged once its request has been answered
             trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
             logged.append(record.getMessage() + "\n" + trace)
 

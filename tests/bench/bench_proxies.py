@@ -233,7 +233,9 @@ def started(stack: ExitStack, litellm: Path | None) -> dict[str, Server]:
 def _word_ids(tokenizer: Path) -> list[int]:
     from transformers import AutoTokenizer  # noqa: PLC0415 - seconds, and not for --help
 
-    ids: list[int] = AutoTokenizer.from_pretrained(str(tokenizer)).encode(" the answer is it", add_special_tokens=False)
+    ids: list[int] = AutoTokenizer.from_pretrained(str(tokenizer)).encode(
+        " the answer is it", add_special_tokens=False
+    )
     return ids
 
 
@@ -273,7 +275,7 @@ def compared(rounds: list[Figures], floor: list[Figures]) -> dict[str, float]:
 def table(results: dict[str, dict[str, dict[str, float]]]) -> str:
     """The results as a Markdown table."""
     lines = [
-        "| | | requests/s | p50 ms | p99 ms | CPU µs a request | × floor | CPU µs a token | first ms | memory MB |",
+        "| | | requests/s | p50 ms | p99 ms | CPU µs a request | of the floor | CPU µs a token | first ms | memory MB |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for scene, servers in results.items():

@@ -43,7 +43,12 @@ class ScriptedEngine:
         num, choices = sampling["max_tokens"], range(sampling.get("n") or 1)
         if not body.get("stream"):
             whole = [self._choice(index, 0, num, num) for index in choices]
-            reply = {"request_id": "1", "choices": whole, "prompt_token_ids": body["token_ids"], "usage": None}
+            reply = {
+                "request_id": "1",
+                "choices": whole,
+                "prompt_token_ids": body["token_ids"],
+                "usage": None,
+            }
             return web.Response(body=orjson.dumps(reply), content_type="application/json")
         events = []
         for at in range(num):
@@ -83,7 +88,9 @@ class ScriptedEngine:
             for _ in range(num)
             for index in choices
         ]
-        events += [{**head, "choices": [{"index": i, "delta": {}, "finish_reason": "length"}]} for i in choices]
+        events += [
+            {**head, "choices": [{"index": i, "delta": {}, "finish_reason": "length"}]} for i in choices
+        ]
         return await _stream(request, events)
 
 

@@ -1,10 +1,8 @@
-"""Paths that clients get wrong: an answer that says which is right. And what a browser sees first."""
+"""Paths that clients get wrong: an answer that says which is right."""
 
 import openai
 import pytest
-from aiohttp import web
 
-from rolltap.server.routes import index
 from rolltap.testing import MODEL, ScriptedTokenBackend
 
 
@@ -65,25 +63,3 @@ async def test_an_unknown_session_is_no_wrong_path(server):
     async with server.http.get("/11111111-1111-4111-8111-111111111111/nodes") as response:
         assert response.status == 404
         assert "did you mean" not in (await response.json())["error"]["message"]
-
-
-@pytest.mark.parametrize("viewer", [False, True])
-async def test_a_browser_is_led_to_the_viewer_where_there_is_one(aiohttp_client, viewer):
-    app = web.Application()
-    app.router.add_get("/", index)
-    if viewer:
-        app.router.add_get("/ui/", index)
-    client = await aiohttp_client(app)
-    headers = {"accept": "text/html,application/xhtml+xml"}
-    async with client.get("/", headers=headers, allow_redirects=False) as response:
-        assert (response.status, response.headers["location"]) == (302, "/ui/" if viewer else "/health")
-
-
-async def test_a_program_is_told_what_there_is(server):
-    async with server.http.get("/") as response:
-        body = await response.json()
-    assert {"/health", "/{sid}/nodes", "/{sid}/v1/chat/completions", "/{sid}/v1/messages"} <= {
-        *body["routes"]
-    }
-    async with server.http.head("/") as response:
-        assert response.status == 200

@@ -5,7 +5,9 @@ from typing import Any
 import openai
 import pytest
 
+from rolltap import ChatRequest
 from rolltap.testing import MODEL
+from rolltap_plugins.upstream.requests import Style, chat_body
 from scripted_openai import DONE, backend_table, call, chunk, completion, scripted_upstream
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABpfZFQAAAAABJRU5ErkJggg=="
@@ -76,6 +78,21 @@ async def test_what_an_upstream_caches_and_bills_by_reaches_it(client, upstream)
     assert {name: body[name] for name in fields} == fields
 
 
+@pytest.mark.parametrize("stored", [True, False, None])
+def test_openai_itself_gets_metadata_with_what_it_stores_alone(stored):
+    told = {"store": stored, "metadata": {"a": "b"}, "safety_identifier": "s"}
+    request = ChatRequest(client_fields={name: value for name, value in told.items() if value is not None})
+    own = chat_body(request, "m", Style(openai=True))
+    assert ("metadata" in own, own.get("store"), own["safety_identifier"]) == (bool(stored), stored, "s")
+    assert not told.keys() & chat_body(request, "m", Style()).keys()
+
+
+def test_a_hint_that_only_openais_models_know_goes_to_them_alone():
+    request = ChatRequest(upstream={"verbosity": "low", "prompt_cache_key": "k"})
+    assert chat_body(request, "m", Style(openai=True)).items() >= request.upstream.items()
+    assert "verbosity" not in chat_body(request, "m", Style())
+
+
 async def test_further_fields_of_messages_and_calls_reach_the_upstream(client, upstream):
     messages = [
         {"role": "user", "content": "weather", "x_note": {"a": [1]}},
@@ -137,6 +154,23 @@ async def test_what_the_upstream_says_of_its_calls_and_thinking_comes_back_and_g
     body = await sent(client, upstream, [*asked, given, result], tools=TOOLS)
     assert body["messages"][1]["reasoning_details"] == details
     assert body["messages"][1]["tool_calls"][0]["extra_content"] == SIGNED["extra_content"]
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+@pytest.mark.parametrize("provider", ["", "openai", "deepseek", "vllm"])
+async def test_thinking_beside_a_call_goes_up_again(rolltap_serve, upstream, openai_client, provider, name):
+    table = backend_table("anyllm" if provider else "openai", upstream)
+    table |= {"provider": provider} if provider else {}
+    server = await rolltap_serve(config={"models": [{"name": MODEL, "backends": [table]}]})
+    made = {"id": "call_9", "type": "function", "function": {"name": "w", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "weather"},
+        {"role": "assistant", "content": "", name: "must ask", "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "call_9", "content": "sun"},
+    ]
+    body = await sent(openai_client(server), upstream, messages, tools=TOOLS)
+    assert body["messages"][1]["reasoning_content"] == "must ask"
+    assert body["messages"][1]["tool_calls"] == [made]
 
 
 @pytest.mark.parametrize("client", ["openai"], indirect=True)  # any-llm's own types know text alone

@@ -1,5 +1,7 @@
 """plugins/README.md: its generated parts are what they should be, and its own examples work as they stand."""
 
+import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -19,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "plugins" / "README.md").read_text(encoding="utf-8")
 BY_HAND = README.partition("<!-- hooks")[0]
 PARSER, BACKEND = re.findall(r"```python\n(.*?)```", BY_HAND, re.DOTALL)
-(CONFIG,) = re.findall(r"```toml\n(.*?)```", BY_HAND, re.DOTALL)
+CONFIG, ENGINES = re.findall(r"```toml\n(.*?)```", BY_HAND, re.DOTALL)
 
 
 def lines(code):
@@ -43,6 +45,22 @@ def mine(tmp_path):
     (tmp_path / "angle.py").write_text(PARSER)
     (tmp_path / "lines.py").write_text(BACKEND)
     return {"plugins": {"dir": str(tmp_path)}}
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "local"])
+def test_the_engines_config_is_read_for_each_kind(kind):
+    written = ENGINES.replace('kind = "vllm"', f'kind = "{kind}"')
+    if kind == "local":
+        written = (
+            re.sub(r"  (kind|url) = .*\n", "", ENGINES).replace("# kind", "kind").replace("# model", "model")
+        )
+    (model,) = tomllib.loads(written)["models"]
+    (table,) = model["backends"]
+    assert table.pop("kind") == kind
+    backend = importlib.import_module(f"rolltap_plugins.{kind}").create_backend
+    arguments = {"kind": kind, "options": table, "model": model["name"]}
+    taken = {name: arguments[name] for name in inspect.signature(backend).parameters}
+    assert backend(**taken) is not None
 
 
 async def test_the_parser_has_ten_lines_and_works(rolltap_serve, rolltap_tokenizer, mine):

@@ -32,6 +32,9 @@ class StreamEncoder(ABC):
     Each returns the frames to send now, or b"".
     """
 
+    content_type: ClassVar[str] = "text/event-stream; charset=utf-8"
+    """What the frames are together."""
+
     @abstractmethod
     def start(self) -> bytes:
         """The frames before the first delta."""
@@ -126,6 +129,21 @@ class MessageConverter(ABC):
     def encode_count(self, num_tokens: int) -> dict[str, Any]:
         """The JSON body that tells how many tokens a request's prompt has, where the dialect has such a question."""
         return {"num_tokens": num_tokens}
+
+    def recognises(self, path: str, headers: Mapping[str, str]) -> bool:  # noqa: ARG002 - for those that can tell
+        """Whether a request that is for none of this dialect's routes comes from one of its clients all the same.
+
+        It is then answered in their form: that there is no such route, or which models there are.
+        """
+        return False
+
+    def encode_models(self, names: Sequence[str]) -> dict[str, Any] | None:  # noqa: ARG002 - for those that have one
+        """The list of models, where this dialect has a form of its own; None: as OpenAI lists them."""
+        return None
+
+    def encode_model(self, name: str) -> dict[str, Any] | None:  # noqa: ARG002 - as above
+        """One model, as `encode_models`."""
+        return None
 
     @abstractmethod
     def error(self, info: ErrorInfo, request_id: str) -> ErrorReply:

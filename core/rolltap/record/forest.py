@@ -303,15 +303,15 @@ class Forest:
 
     def leaves(self) -> list[Node]:
         """The nodes that no later turn extended, each in the place of the call and the choice that it grew from."""
+        places: dict[str, int] = {}
         found = []
-        stack = self.roots[::-1]
-        while stack:
-            node = stack.pop()
-            if node.children:
-                stack.extend(reversed(node.children))
-            else:
+        for own_place, node in enumerate(self._nodes.values()):
+            parent = node.parent
+            grown = parent is not None and parent.children[0] is node
+            places[node.id] = places[parent.id] if parent is not None and grown else own_place
+            if not node.children:
                 found.append(node)
-        return found
+        return sorted(found, key=lambda leaf: places[leaf.id])
 
     def after(self, node_id: str) -> set[str]:
         """The ids of the nodes that were recorded after this one; of all where it is unknown."""

@@ -247,6 +247,8 @@ def _of_output(node: Node) -> dict[str, Any]:
         "weight_versions": output.weight_versions,
         "num_generated": len(output.ids) // 4,
     }
+    if output.prompt_proof is not None:
+        found["prompt_proof"] = output.prompt_proof
     if output.untrainable_reason is not None:
         found["untrainable_reason"] = output.untrainable_reason
     if output.error is not None:

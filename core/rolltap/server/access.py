@@ -20,10 +20,11 @@ _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3
 
 
 def credentials(request: web.Request) -> list[str]:
-    """The keys that the client sent, as a bearer token or as `x-api-key`."""
+    """The keys that the client sent: as a bearer token, as `x-api-key`, or as Google's clients do."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     sent = [token.strip()] if scheme.lower() == "bearer" else []
-    return [key for key in (*sent, request.headers.get("x-api-key", "")) if key]
+    sent += [request.headers.get(name, "") for name in ("x-api-key", "x-goog-api-key")]
+    return [key for key in (*sent, request.query.get("key", "")) if key]
 
 
 @web.middleware

@@ -11,7 +11,8 @@ from rolltap.errors import BadRequest
 from rolltap.models import Model
 from rolltap.server import exports
 from rolltap.server.access import require_key, session_of
-from rolltap.server.dialects import dialect_paths, read_json
+from rolltap.server.converters import recognised
+from rolltap.server.dialects import read_json
 from rolltap.server.errors import json_response
 from rolltap.server.queries import one_of, whole_number
 from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
@@ -36,19 +37,8 @@ def add_routes(app: web.Application) -> None:
     app.router.add_get("/{sid}/nodes", nodes)
     app.router.add_get("/{sid}", describe_session, allow_head=False)
     app.router.add_delete("/{sid}", delete_session)
-    app.router.add_get("/", index, allow_head=False)
     app.router.add_head("/", alive)
     app.router.add_head("/{sid}", alive)
-
-
-async def index(request: web.Request) -> web.Response:
-    """`GET /`: the viewer, where a plugin brings one; else what there is."""
-    if "text/html" in request.headers.get("accept", ""):
-        paths = {resource.canonical for resource in request.app.router.resources()}
-        viewer = next((path for path in ("/ui/", "/ui") if path in paths), None)
-        raise web.HTTPFound(viewer or "/health")
-    own = ("/health", "/v1/models", "/sessions", "/sessions/create", "/{sid}/nodes")
-    return json_response({"name": "rolltap", "routes": [*own, *sorted(dialect_paths(request.app))]})
 
 
 async def alive(request: web.Request) -> web.Response:
@@ -96,15 +86,21 @@ async def health(request: web.Request) -> web.Response:
 
 
 async def models(request: web.Request) -> web.Response:
-    """The configured models, as OpenAI lists them."""
+    """The configured models, as the client's dialect lists them, else as OpenAI does."""
     await session_of(request)
-    return json_response({"object": "list", "data": [_card(model) for model in request.app[MODELS]]})
+    known = [*request.app[MODELS]]
+    converter = await recognised(request)
+    listed = converter.encode_models([each.name for each in known]) if converter is not None else None
+    return json_response(listed or {"object": "list", "data": [_card(each) for each in known]})
 
 
 async def model(request: web.Request) -> web.Response:
     """One of them by its name, which may have slashes."""
     await session_of(request)
-    return json_response(_card(request.app[MODELS][request.match_info["name"]]))
+    found = request.app[MODELS][request.match_info["name"]]
+    converter = await recognised(request)
+    told = converter.encode_model(found.name) if converter is not None else None
+    return json_response(told or _card(found))
 
 
 def _card(model: Model) -> dict[str, Any]:

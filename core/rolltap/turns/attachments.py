@@ -35,7 +35,9 @@ def in_words(messages: Sequence[Message]) -> InWords:
     """The messages as a model can read them that knows text alone."""
     notes: dict[int, list[str]] = {}
     readable = [*messages]
-    in_parts = [(at, message.content) for at, message in enumerate(messages) if type(message.content) is tuple]
+    in_parts = [
+        (at, message.content) for at, message in enumerate(messages) if type(message.content) is tuple
+    ]
     for at, parts in in_parts:
         if not all(isinstance(part, TextPart) for part in parts):
             text, notes[at] = _text(parts)

@@ -22,6 +22,10 @@ MOST_LOGPROB = 0.01
 """A logprob is at most 0; engines that compute in 16 bits round a little above it."""
 
 
+def _other_length(saw: int, sent: int) -> str:
+    return f"the engine saw a prompt of {saw} ids and was sent {sent}"
+
+
 def new_call_id() -> str:
     """An id for a tool call, unique wherever it goes."""
     return f"call_{secrets.token_hex(12)}"
@@ -152,15 +156,25 @@ class TokenChoice:
             **self._extras,
         )
 
-    def check_echo(self, sent: Sequence[int], echoed: Sequence[int]) -> None:
+    def check_prompt(self, sent: Sequence[int], delta: TokenDelta) -> None:
+        """Compare what the engine shows of the prompt with the one it was sent."""
+        if delta.prompt_token_ids is not None:
+            self._check_echo(sent, delta.prompt_token_ids)
+            self._extras["prompt_proof"] = delta.prompt_proof
+        elif delta.num_prompt_tokens is not None:
+            self._extras.setdefault("prompt_proof", "length")
+            if delta.num_prompt_tokens != len(sent):
+                self._echo = _other_length(delta.num_prompt_tokens, len(sent))
+
+    def _check_echo(self, sent: Sequence[int], echoed: Sequence[int]) -> None:
         """Compare the prompt that the engine saw with the one it was sent."""
-        if sent == echoed or [*sent] == echoed:
+        if echoed in (sent, [*sent]):
             return
         at = next((i for i, pair in enumerate(zip(sent, echoed, strict=False)) if pair[0] != pair[1]), None)
         self._echo = (
             f"the engine saw another prompt than it was sent: id {echoed[at]} in place of {sent[at]} at {at}"
             if at is not None
-            else f"the engine saw a prompt of {len(echoed)} ids and was sent {len(sent)}"
+            else _other_length(len(echoed), len(sent))
         )
 
     @property

@@ -155,10 +155,9 @@ class TokenTurn(Turn):
             async for delta in stream:
                 if not 0 <= delta.index < len(indices):
                     raise UpstreamError(f"the engine answered with choice {delta.index} of {len(indices)}")
-                if delta.prompt_token_ids is not None:
-                    self._echoed = True
-                    for index in indices:
-                        self._choices[index].check_echo(request.prompt_ids, delta.prompt_token_ids)
+                self._echoed = self._echoed or delta.prompt_token_ids is not None
+                for index in indices:
+                    self._choices[index].check_prompt(request.prompt_ids, delta)
                 if delta.index == indices[delta.index]:
                     yield delta
                 else:

@@ -59,6 +59,10 @@ class TokenDelta(Struct, kw_only=True):
     """The stop id or the stop string that ended the choice, where the engine says."""
     prompt_token_ids: list[int] | None = None
     """The prompt as the engine saw it, where it echoes it (in the first delta); compared with what was sent."""
+    prompt_proof: str = "echo"
+    """How the engine shows `prompt_token_ids`: "echo" where it repeats them, "logprobs" where each has a logprob."""
+    num_prompt_tokens: int | None = None
+    """How long the prompt was for the engine; compared with what was sent where the engine shows no ids."""
     prompt_logprobs: list[dict[int, float] | None] | None = None
     """For each token of the prompt its own logprob and the most likely others', by their ids; None for the first. In
     any delta, where `sampling.extra` asked for "prompt_logprobs", a number of alternatives."""
@@ -66,6 +70,8 @@ class TokenDelta(Struct, kw_only=True):
     logprobs_mode: str | None = None
     """What the logprobs are: "raw_logprobs" (before temperature and the like) or "processed_logprobs"."""
     weight_versions: list[Any] | None = None
+    """Spans `[start, end, version]` over the tokens of this request's choice, with its last delta; a version that can't
+    be placed within its span is `[old, new]`."""
     routed_experts: bytes | None = None
     sampling_mask: bytes | None = None
     sampling: dict[str, Any] | None = None

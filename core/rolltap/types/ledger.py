@@ -102,6 +102,8 @@ class Output(Struct, kw_only=True, omit_defaults=True, frozen=True):
     error: str | None = None
     """What ended the output early, where it was not the model, a limit of the request or the client."""
     logprobs_mode: str | None = None
+    prompt_proof: str | None = None
+    """How the engine showed that it saw the prompt it was sent: "logprobs", "echo", or "length" alone."""
     weight_versions: tuple[Any, ...] | None = None
     """Spans `[start, end, version]` over `ids`."""
     continued: int = 0

@@ -1,5 +1,6 @@
 """The dialect "anthropic.messages"."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -56,6 +57,20 @@ class AnthropicConverter(MessageConverter):
     def encode_count(self, num_tokens: int) -> dict[str, Any]:
         """See `MessageConverter.encode_count`."""
         return {"input_tokens": num_tokens}
+
+    def recognises(self, path: str, headers: Mapping[str, str]) -> bool:  # noqa: ARG002 - its paths are also OpenAI's
+        """See `MessageConverter.recognises`: its clients name the version of the API that they speak."""
+        return "anthropic-version" in headers
+
+    def encode_models(self, names: Sequence[str]) -> dict[str, Any]:
+        """See `MessageConverter.encode_models`. All fit on one page."""
+        first, last = (names[0], names[-1]) if names else (None, None)
+        cards = [self.encode_model(name) for name in names]
+        return {"data": cards, "has_more": False, "first_id": first, "last_id": last}
+
+    def encode_model(self, name: str) -> dict[str, Any]:
+        """See `MessageConverter.encode_model`."""
+        return {"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
 
     def error(self, info: ErrorInfo, request_id: str) -> ErrorReply:
         """See `MessageConverter.error`."""

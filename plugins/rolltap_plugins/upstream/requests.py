@@ -17,12 +17,13 @@ from rolltap import (
     ToolCall,
     ToolChoice,
 )
+from rolltap_plugins.upstream.systems import Systems, placed
 
 _SPECIAL = frozenset({"extra", "logit_bias", "max_tokens", "n", "top_logprobs"})
 _PLAIN = tuple(name for name in Sampling.__struct_fields__ if name not in _SPECIAL)
 """Sampling parameters that go as they are."""
 
-_OPENAI_ONLY = ("metadata", "safety_identifier", "store")
+_OPENAI_ONLY = ("safety_identifier", "store")
 """What a client says that changes no token, as far as only OpenAI's own service has a use for it."""
 _HINTS = frozenset({"verbosity"})
 """Hints among the fields to pass on which only OpenAI's own models know; others refuse them."""
@@ -45,6 +46,10 @@ class Style(Struct, frozen=True, kw_only=True):
     """Whether it is OpenAI's own service, or keeps to all that it has."""
     stream_usage: bool = True
     """Whether a stream may be asked to report usage."""
+    developer: bool = False
+    """Whether it takes messages of the role "developer"; else they are system ones."""
+    systems: Systems = "first"
+    """Where it takes system messages."""
     number_ids: bool = False
     """Whether its own ids of calls are integers, which it wants back as such."""
 
@@ -53,7 +58,10 @@ def chat_body(request: ChatRequest, model: str, style: Style) -> dict[str, Any]:
     """The whole body. Parameters that rolltap has no name for stand in it as the client sent them."""
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_message(message, style) for message in request.messages],
+        "messages": [
+            _message(message, style)
+            for message in placed(request.messages, style.systems, developer=style.developer)
+        ],
     }
     if request.stream:
         body["stream"] = True
@@ -65,6 +73,8 @@ def chat_body(request: ChatRequest, model: str, style: Style) -> dict[str, Any]:
     if request.template_kwargs:
         body |= _template_kwargs(request.template_kwargs, style)
     told = ("user", *_OPENAI_ONLY) if style.openai else ("user",)
+    if style.openai and request.client_fields.get("store"):  # OpenAI refuses them for what it does not store
+        told = (*told, "metadata")
     body |= {name: request.client_fields[name] for name in told if name in request.client_fields}
     body |= {name: value for name, value in request.upstream.items() if style.openai or name not in _HINTS}
     return body | request.sampling.extra

@@ -99,14 +99,14 @@ function route() {
   }
   const [found, Page, name] = match;
   const parameters = found.slice(1).map(decodeURIComponent);
-  if (page instanceof Page && page.moveTo?.(parameters)) return;
   page?.leave();
   section = name;
   frame();
-  const main = document.querySelector("#main");
-  render(nothing, main);
-  main.className = Page.name;
-  page = new Page(main, parameters);
+  // Each page has an element of its own: what one that was left still waits for ends up where nobody looks.
+  const root = document.createElement("div");
+  root.className = `page ${Page.name}`;
+  document.querySelector("#main").replaceChildren(root);
+  page = new Page(root, parameters);
   document.title = `${page.title} – rolltap`;
 }
 
