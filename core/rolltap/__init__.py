@@ -10,7 +10,7 @@ It records every rollout as exact token ids, loss masks and logprobs. What is pu
 """
 
 from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendView, PauseMode, TokenBackend
-from rolltap.bases.converters import ErrorReply, MessageConverter, Replies, StreamEncoder
+from rolltap.bases.converters import ErrorReply, MessageConverter, ReadBefore, Replies, StreamEncoder
 from rolltap.bases.exports import Export, ExportFile, ExportFormat, ExportOptions, json_line
 from rolltap.bases.parsers import Reasoning, ReasoningParser, ToolParser
 from rolltap.bases.server import Server
@@ -105,6 +105,7 @@ __all__ = [
     "PauseMode",
     "PluginError",
     "PromptToken",
+    "ReadBefore",
     "Reasoning",
     "ReasoningParser",
     "Replies",

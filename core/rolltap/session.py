@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Sequence
 from typing import Protocol, TypeVar
 
 from rolltap.bases.stores import Store
+from rolltap.bodies import Bodies
 from rolltap.broadcast import Broadcast
 from rolltap.errors import BadRequest, ErrorInfo, NotFound, RequestError
 from rolltap.record.fold import SessionRecord
@@ -52,6 +54,8 @@ class Session:
         self.calls: set[InFlight] = set()
         """The calls in flight, which end with the session."""
         self.last_accessed = time.time()
+        self.bodies: defaultdict[str, Bodies] = defaultdict(Bodies)
+        """What has been read of its requests, by dialect: the next ones repeat most of it."""
         self.labels: dict[str, str] = {}
         """What each tree is, by its root, as far as plugins have been asked."""
         self._sessions = sessions

@@ -5,14 +5,14 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any
 
 import msgspec
-import orjson
 from aiohttp import ClientConnectionResetError, web
 
 from rolltap.bases.converters import MessageConverter
+from rolltap.bodies import parse
 from rolltap.call import Call, Origin, Unrecorded
 from rolltap.errors import BadRequest, PluginError, RequestError
 from rolltap.pipeline import Pipeline
@@ -76,9 +76,14 @@ def dialect_resources(app: web.Application) -> set[web.AbstractResource]:
 
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The body, a JSON object. Raises `BadRequest`."""
+    return parse(await _received(request))
+
+
+async def _received(request: web.Request) -> bytes:
+    """The body, once the whole of it has come."""
     try:
         async with asyncio.timeout(RECEIVE_WITHIN_S):
-            data = await request.read()
+            return await request.read()
     except TimeoutError:
         raise BadRequest(
             f"the body did not come within {RECEIVE_WITHIN_S:g} s", code="timeout", status=408
@@ -86,17 +91,6 @@ async def read_json(request: web.Request) -> dict[str, Any]:
     except web.RequestPayloadError as error:
         reason = str(error).rpartition("message:")[2].strip()
         raise BadRequest(f"the body can't be read: {reason}", code="invalid_body") from error
-    try:
-        body = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object", code="invalid_json")
-    try:
-        orjson.dumps(body)
-    except orjson.JSONEncodeError as error:
-        raise BadRequest(f"the body can't be handled: {error}", code="invalid_json") from None
-    return body
 
 
 def _decoded(converter: MessageConverter, body: dict[str, Any], session: Session | Unrecorded) -> ChatRequest:
@@ -107,9 +101,10 @@ def _decoded(converter: MessageConverter, body: dict[str, Any], session: Session
         return node.output.message if node is not None else None
 
     try:
-        chat = converter.decode_within(body, kept)
-        keeps = chat.keep and isinstance(session, Session)
-        return chat if keeps == chat.keep else msgspec.structs.replace(chat, keep=False)
+        if not isinstance(session, Session):
+            chat = converter.decode_within(body, kept)
+            return msgspec.structs.replace(chat, keep=False) if chat.keep else chat
+        return converter.decode_next(body, kept, session.bodies[converter.dialect].read)
     except RequestError:
         raise
     except Exception as error:
@@ -142,7 +137,7 @@ class DialectRoute:
         converter = await converter_for(request.app, self._dialect)
         try:
             session = await session_of(request)  # before the body is read: a stranger's may be large
-            chat = _decoded(converter, await self._body(request), session)
+            chat = _decoded(converter, await self._body(request, session), session)
             origin = await _origin(request, converter, session, received)
             begin = begin_all if chat.more_prompts else Pipeline.begin
             call: Call | SeveralCalls = begin(request.app[PIPELINE], chat, session, origin)
@@ -160,7 +155,7 @@ class DialectRoute:
         converter = await converter_for(request.app, self._dialect)
         try:
             session = await session_of(request)
-            chat = _decoded(converter, await self._body(request), session)
+            chat = _decoded(converter, await self._body(request, session), session)
             return json_response(await _rendered(request, chat, session))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)
@@ -170,15 +165,17 @@ class DialectRoute:
         converter = await converter_for(request.app, self._dialect)
         try:
             session = await session_of(request)
-            chat = _decoded(converter, await self._body(request), session)
+            chat = _decoded(converter, await self._body(request, session), session)
             prompt = await request.app[PIPELINE].render(chat, session)
             return json_response(converter.encode_count(len(prompt.ids)))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)
 
-    async def _body(self, request: web.Request) -> dict[str, Any]:
+    async def _body(self, request: web.Request, session: Session | Unrecorded) -> dict[str, Any]:
         """The body, and what the dialect says outside of it."""
-        body = await read_json(request)
+        data = await _received(request)
+        parsed = session.bodies[self._dialect].parse if isinstance(session, Session) else parse
+        body = parsed(data)
         said = {name: value for name, value in request.match_info.items() if name != "sid"}
         asked = {name: request.query[name] for name in self._query if name in request.query}
         return {**body, **said, **asked, **self._fields}
@@ -198,7 +195,7 @@ async def _origin(
     """Where the request came from; within a session, also what tells it from another."""
     body = b""
     if isinstance(session, Session):
-        body = blake2b(await request.read(), digest_size=16).digest()
+        body = sha256(await request.read()).digest()
     idempotency = request.headers.get("idempotency-key", "")
     retries = request.headers.get("x-stainless-retry-count", "0")
     return Origin(

@@ -168,7 +168,7 @@ class TokenChoice:
 
     def _check_echo(self, sent: Sequence[int], echoed: Sequence[int]) -> None:
         """Compare the prompt that the engine saw with the one it was sent."""
-        if list(sent) == list(echoed):
+        if echoed in (sent, [*sent]):
             return
         at = next((i for i, pair in enumerate(zip(sent, echoed, strict=False)) if pair[0] != pair[1]), None)
         self._echo = (

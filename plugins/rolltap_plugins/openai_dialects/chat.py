@@ -1,12 +1,25 @@
 """The dialect "openai.chat": Chat Completions, with vLLM's additional sampling parameters."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from aiohttp import web
 from msgspec import Meta
 
 import rolltap
-from rolltap import ChatRequest, Completion, ErrorInfo, ErrorReply, MessageConverter, StreamEncoder, hookimpl
+from rolltap import (
+    BadRequest,
+    ChatRequest,
+    Completion,
+    ErrorInfo,
+    ErrorReply,
+    Message,
+    MessageConverter,
+    ReadBefore,
+    Replies,
+    StreamEncoder,
+    hookimpl,
+)
 from rolltap_plugins.openai_dialects.chat_reply import ChatState, ChatStream, chat_completion
 from rolltap_plugins.openai_dialects.history import WireMessage, history
 from rolltap_plugins.openai_dialects.replies import error_reply
@@ -64,6 +77,20 @@ class ChatConverter(MessageConverter):
         """See `MessageConverter.decode`. A parameter without a name here goes to the backend in `extra`."""
         return _decode(read_body(body, CheckedBody), body)
 
+    def decode_next(self, body: dict[str, Any], replies: Replies, before: ReadBefore) -> ChatRequest:  # noqa: ARG002
+        """See `MessageConverter.decode_next`. Each message is read for itself, and those that are known are not again."""
+        known = before.known("messages", body.get("messages"))
+        if not known:
+            request = self.decode(body)
+        else:
+            new = {**body, "messages": body["messages"][len(known) :]}
+            try:
+                request = _decode(read_body(new, ChatBody), new, known)
+            except BadRequest:
+                return self.decode(body)  # whose error names the message by its place
+        before.keep("messages", body["messages"], request.messages)
+        return request
+
     def decode_leniently(self, body: dict[str, Any]) -> ChatRequest:
         """See `MessageConverter.decode_leniently`: no message at all is taken, and tools that are bare functions."""
         tools = [
@@ -91,7 +118,8 @@ def _is_bare(tool: Any) -> bool:
     return isinstance(tool, dict) and "name" in tool and "function" not in tool
 
 
-def _decode(chat: ChatBody, body: dict[str, Any]) -> ChatRequest:
+def _decode(chat: ChatBody, body: dict[str, Any], before: Sequence[Message] = ()) -> ChatRequest:
+    """The request that the body is, whose messages follow those that have been read before."""
     if any(kind != "text" for kind in chat.modalities or ()):
         raise refused("modalities", "may hold nothing but text.")
     tools, freeform, choice = _tools(chat, body)
@@ -106,7 +134,7 @@ def _decode(chat: ChatBody, body: dict[str, Any]) -> ChatRequest:
     options = chat.stream_options or StreamOptions()
     return ChatRequest(
         model=chat.model or "",
-        messages=tuple(history(chat.messages, body["messages"])),
+        messages=(*before, *history(chat.messages, body["messages"])),
         tools=tuple(tools),
         tool_choice=choice,
         parallel_tool_calls=chat.parallel_tool_calls,

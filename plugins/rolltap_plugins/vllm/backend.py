@@ -13,7 +13,7 @@ from rolltap_plugins.upstream.http import NO_SUCH_PATH
 from rolltap_plugins.upstream.sse import EventStream
 from rolltap_plugins.vllm.options import Options
 from rolltap_plugins.vllm.parameters import COMPLETIONS_ONLY, PARAMETERS, Endpoint, applied, request_body
-from rolltap_plugins.vllm.replies import ReplyReader
+from rolltap_plugins.vllm.replies import ReplyReader, joined
 
 PATHS: dict[Endpoint, str] = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
 """Where each endpoint is."""
@@ -142,9 +142,8 @@ class VLLMBackend(EngineBackend[Served]):
                 )
             async with aclosing(EventStream(response.content).read()) as events:
                 async for together in events:
-                    for data in together:
-                        for delta in reader.deltas(data):
-                            yield delta
+                    for delta in joined([delta for data in together for delta in reader.deltas(data)]):
+                        yield delta
 
     def _endpoint(self, served: Served, sampling: Sampling) -> Endpoint:
         """The endpoint for this request: the chosen one, unless only the other has a parameter it sets."""

@@ -5,7 +5,7 @@ Nothing is made up: a delta has logprobs only where the server gave one real num
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, cast, get_args
 
 import msgspec
@@ -214,3 +214,32 @@ def _finish_reason(reason: str | None) -> FinishReason | None:
             f"the vLLM server ended a choice with finish_reason {reason!r}, which is not known"
         )
     return cast("FinishReason", reason)
+
+
+def joined(deltas: Sequence[TokenDelta]) -> list[TokenDelta]:
+    """The deltas that came together, those of one choice made one: each is detokenized, parsed and sent at once."""
+    if len(deltas) < 2:
+        return [*deltas]
+    found: list[TokenDelta] = []
+    last: dict[int, TokenDelta] = {}
+    for delta in deltas:
+        before = last.get(delta.index)
+        if before is None or not _goes_on(before, delta):
+            found.append(delta)
+            last[delta.index] = delta
+            continue
+        before.token_ids += delta.token_ids
+        if before.logprobs is not None and delta.logprobs is not None:
+            before.logprobs += delta.logprobs
+        before.finish_reason, before.stop_reason = delta.finish_reason, delta.stop_reason
+        before.weight_versions = delta.weight_versions
+        before.routed_experts, before.sampling_mask = delta.routed_experts, delta.sampling_mask
+    return found
+
+
+def _goes_on(before: TokenDelta, delta: TokenDelta) -> bool:
+    """Whether a delta has nothing but the next tokens and how its choice ends, as the one before has the tokens."""
+    same = (before.logprobs is None) == (delta.logprobs is None)
+    ended = before.finish_reason or before.weight_versions or before.routed_experts or before.sampling_mask
+    other = delta.top_logprobs or before.top_logprobs or delta.prompt_token_ids or delta.cached_tokens
+    return same and not ended and not other
