@@ -246,7 +246,9 @@ class Call:
             callback()
 
     def abandon(self) -> None:
-        """Nobody will read it: it is over without having begun."""
+        """Nobody will read it: it is over without having begun. One that somebody else reads already goes on."""
+        if self._driven:
+            return
         self.given_up = True
         self._end()
 
