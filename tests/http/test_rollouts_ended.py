@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from rolltap.testing import Reply, ScriptedTokenBackend
+from rolltap.server.state import SESSIONS
+from rolltap.testing import Reply, ScriptedTokenBackend, serve
 
 CHAT = {"messages": [{"role": "user", "content": "a"}]}
 KEYS = {"server": {"api_keys": ["secret"]}}
@@ -61,6 +62,59 @@ async def test_a_wrong_reward_names_the_field(server, body, status, param):
     got, answer = await server.post(f"/{session}/reward", body)
     assert got == status
     assert param is None or param in (answer["error"]["param"] or "") + answer["error"]["message"]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "null", "true"])
+async def test_a_reward_is_a_finite_number(server, value):
+    session = await server.session()
+    data = f'{{"value": {value}}}'
+    async with server.http.post(
+        f"/{session}/reward", data=data, headers={"content-type": "application/json"}
+    ) as got:
+        assert got.status == 400, await got.text()
+    async with server.http.get("/sessions") as got:
+        (listed,) = (await got.json())["sessions"]
+    assert "rewards" not in listed
+
+
+async def test_a_seals_digest_outlives_the_server(rolltap_tokenizer, tmp_path):
+    config = {"store": {"kind": "sqlite", "path": str(tmp_path / "log.db")}}
+    async with serve(ScriptedTokenBackend(rolltap_tokenizer, ["Hi."]), config=config) as server:
+        session = await server.session()
+        await ask(server, session)
+        _, sealed = await server.post(f"/{session}/seal", {})
+    async with serve(ScriptedTokenBackend(rolltap_tokenizer), config=config) as server:
+        await server.post(f"/{session}/reward", {"value": 1})
+        assert (await server.post(f"/{session}/seal", {})) == (200, sealed)
+        loaded = await server.app[SESSIONS].get(session)
+        assert loaded.record.digest() == sealed["snapshot"]
+
+
+async def test_a_call_that_comes_while_the_seal_waits_is_refused(rolltap_serve, rolltap_tokenizer):
+    backend = ScriptedTokenBackend(rolltap_tokenizer, [Reply(text="slow answer " * 3, delay_s=0.03)])
+    server = await rolltap_serve(backend)
+    session = await server.session()
+    first = asyncio.ensure_future(ask(server, session))
+    async with asyncio.timeout(5):
+        while not backend.calls:  # noqa: ASYNC110 - until the call is in flight
+            await asyncio.sleep(0.01)
+    sealing = asyncio.ensure_future(server.post(f"/{session}/seal", {}))
+    loaded = await server.app[SESSIONS].get(session)
+    async with asyncio.timeout(5):
+        while not loaded._seals:  # noqa: ASYNC110 - until the seal waits
+            await asyncio.sleep(0.005)
+    status, answer = await ask(server, session, temperature=0.5)
+    assert (status, answer["error"]["code"]) == (409, "session_sealed")
+    assert (await first)[0] == 200
+    assert (await sealing)[1]["num_nodes"] == 1
+
+
+async def test_deleting_a_group_twice_at_once_deletes_each_session_once(server):
+    for _ in range(4):
+        await server.session(group="a")
+    answers = await asyncio.gather(*(delete(server, "/sessions", group="a") for _ in range(2)))
+    assert [status for status, _ in answers] == [200, 200]
+    assert sum(body["deleted"] for _, body in answers) == 4
 
 
 async def test_a_sealed_session_takes_no_calls_but_rewards(server):
@@ -186,6 +240,54 @@ class TestAdmin:
         status, answer = await server.post("/admin/pause", {})
         assert (status, answer["error"]["code"]) == (502, "engine_failed")
         assert "given-0 of test-model: ConnectionError: no route" in answer["error"]["message"]
+
+    async def test_calls_wait_until_every_engine_has_resumed(self, rolltap_serve, rolltap_tokenizer):
+        class Restarting(ScriptedTokenBackend):
+            """Does not answer the first time that it is to resume."""
+
+            asked = 0
+
+            async def pause(self, mode):
+                pass
+
+            async def resume(self):
+                self.asked += 1
+                if self.asked == 1:
+                    raise ConnectionError("no route")
+
+        server = await rolltap_serve(Restarting(rolltap_tokenizer, ["Hi."]))
+        session = await server.session()
+        assert (await server.post("/admin/pause", {}))[0] == 200
+        call = asyncio.ensure_future(ask(server, session))
+        status, answer = await server.post("/admin/resume", {})
+        assert (status, answer["paused"]) == (502, True)
+        assert "given-0 of test-model" in answer["error"]["message"]
+        await asyncio.sleep(0.1)
+        assert not call.done()
+        status, answer = await server.post("/admin/resume", {})
+        assert (status, answer["paused"], answer["paused_since"]) == (200, False, None)
+        assert (await call)[0] == 200
+
+    async def test_an_engine_that_does_not_answer_is_named(
+        self, rolltap_serve, rolltap_tokenizer, monkeypatch
+    ):
+        class Silent(ScriptedTokenBackend):
+            async def pause(self, mode):
+                await asyncio.sleep(60)
+
+        monkeypatch.setattr("rolltap.weights.ENGINE_ANSWER_S", 0.1)
+        server = await rolltap_serve(Silent(rolltap_tokenizer))
+        status, answer = await server.post("/admin/pause", {"mode": "abort"})
+        assert (status, answer["error"]["code"]) == (502, "engine_failed")
+        assert "given-0 of test-model: no answer within 0.1 s" in answer["error"]["message"]
+
+    async def test_weights_without_a_version_of_their_own_are_told_by_the_one_that_was_set(self, server):
+        session = await server.session()
+        for version in (1, 2):
+            await server.post("/admin/weights", {"version": version})
+            await ask(server, session, messages=[{"role": "user", "content": f"a{version}"}])
+        spans = [node["metadata"]["weight_versions"] for node in await server.nodes(session)]
+        assert [[version for *_, version in each] for each in spans] == [[1], [2]]
 
     @pytest.mark.parametrize(
         ("path", "body", "word"),
