@@ -10,7 +10,7 @@ from rolltap.testing import Reply, ScriptedTokenBackend
 CALL = 'Look: <tool_call>\n{"name": "run", "arguments": {"cmd": "ls -l"}}\n</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}]
 BODY = {"messages": [{"role": "user", "content": "a"}], "tools": TOOLS}
-SLOW = Reply(text=CALL, delay_s=0.01)
+SLOW = Reply(text=CALL, delay_s=0.02)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ async def stream(server, path, **options):
         return await got.text()
 
 
-@pytest.mark.parametrize("wait_s", [0.0, 0.1, 0.2, 0.3, 0.4])
+@pytest.mark.parametrize("wait_s", [0.0, 0.1, 0.2, 0.3, 0.5])
 async def test_one_that_joins_at_any_time_gets_everything_once(start, wait_s):
     server, backend, path = await start(SLOW)
     first = asyncio.ensure_future(stream(server, path))
