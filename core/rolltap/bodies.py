@@ -68,7 +68,7 @@ class Bodies:
 
     def _value(self, name: str, raw: msgspec.Raw) -> Any:
         view = memoryview(raw)
-        if view[:1] == b"[":
+        if bytes(view[:1]) == b"[":
             return self._list(name, _entries.decode(raw))
         value = orjson.loads(view)
         _check_depth(value)

@@ -9,6 +9,7 @@ which does not depend on what else the machine does as times do. LiteLLM is meas
 
 import argparse
 import asyncio
+import importlib.util
 import json
 import os
 import socket
@@ -225,6 +226,11 @@ def started(stack: ExitStack, litellm: Path | None) -> dict[str, Server]:
     for store in ("memory", "sqlite"):
         config = rolltap_config(folder, store, engine, tokenizer)
         servers[f"rolltap, {store}"] = Server(*stack.enter_context(process(*command, config)), True)
+    if importlib.util.find_spec("uvloop") is not None:
+        found = stack.enter_context(
+            process(*command, str(folder / "memory.toml"), ROLLTAP_SERVER__LOOP="uvloop")
+        )
+        servers["rolltap, memory, uvloop"] = Server(*found, sessions=True)
     if litellm is not None:
         servers["LiteLLM"] = _litellm(stack, litellm, folder, engine)
     return servers
