@@ -120,3 +120,15 @@ async def test_any_other_trainer_takes_ten_lines(rolltap_serve, rolltap_tokenize
     server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer, lambda ids, sampling: "It is 42."))
     names = await asyncio.to_thread(trained, blocks("python")[3], server, agent=agent)
     assert [row["reward_score"] for row in names["rows"]] == [1.0] * 8
+
+
+async def test_the_loop_around_new_weights_runs(rolltap_serve, rolltap_tokenizer):
+    (code,) = [block for block in blocks("python") if "rolltap.pause(" in block]
+    server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer, ["Hi."]))
+    session = await server.session()
+    await server.post(f"/{session}/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})
+    script = code.replace("http://127.0.0.1:9100", server.url).replace("SESSION", repr(session))
+    await asyncio.to_thread(exec, script, {})
+    async with server.http.get("/admin/state") as response:
+        state = await response.json()
+    assert (state["paused"], state["versions"]) == (False, {"test-model": 3})

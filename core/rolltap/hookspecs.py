@@ -361,9 +361,8 @@ def register_commands(cli: click.Group) -> None:
 
         @rolltap.hookimpl
         def register_commands(cli):
-            @cli.command()
+            @cli.command(help="Greet.")
             def hello():
-                '''Greet.'''
                 click.echo("Hello.")
     """
 
