@@ -252,7 +252,11 @@ def _litellm(stack: ExitStack, environment: Path, folder: Path, engine: str) -> 
     config.write_text(json.dumps({"model_list": models}), encoding="utf-8")
     url = f"http://127.0.0.1:{port}"
     command = (str(environment / "bin" / "litellm"), "--config", str(config), "--host", "127.0.0.1")
-    environ = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "NO_DOCS": "True"}
+    environ = {
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+    }
     found = stack.enter_context(process(*command, "--port", str(port), url=url, **environ))
     asyncio.run(_wait_until_up(f"{url}/health/liveliness"))
     return Server(*found, False)

@@ -12,7 +12,11 @@ from matplotlib import pyplot as plt  # noqa: E402 - the backend is chosen first
 
 INK, SOFT, GRID = "#1f2328", "#6e7781", "#e4e7eb"
 COLOURS = {"floor": "#b8c0c8", "rolltap, memory": "#0b6e69", "LiteLLM": "#d98e3f"}
-NAMES = {"floor": "a bare proxy", "rolltap, memory": "rolltap, every token recorded", "LiteLLM": "LiteLLM's proxy"}
+NAMES = {
+    "floor": "a bare proxy",
+    "rolltap, memory": "rolltap, every token recorded",
+    "LiteLLM": "LiteLLM's proxy",
+}
 
 
 def plot(results: dict[str, dict[str, dict[str, float]]], target: Path) -> None:
@@ -24,7 +28,13 @@ def plot(results: dict[str, dict[str, dict[str, float]]], target: Path) -> None:
     for row, scene in enumerate(results.values()):
         for at, name in enumerate(servers):
             if name in scene:
-                _bar(axes, row + (at - (len(servers) - 1) / 2) * height, scene[name]["cpu_us"] / 1e3, height, name)
+                _bar(
+                    axes,
+                    row + (at - (len(servers) - 1) / 2) * height,
+                    scene[name]["cpu_us"] / 1e3,
+                    height,
+                    name,
+                )
     axes.set_xscale("log")
     axes.set_xlim(0.1, axes.get_xlim()[1] * 1.6)
     axes.set_yticks(range(len(results)), list(results))
