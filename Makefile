@@ -49,6 +49,7 @@ docs: $(DEVELOPING)
 	$(BIN)/python .ci/plugin_docs.py
 
 bench: $(DEVELOPING)
+	PYTHON=$(PYTHON) .ci/bench-env
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
 
 clean:
