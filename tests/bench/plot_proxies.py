@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib as mpl
 
 mpl.use("agg")
-from matplotlib import pyplot as plt  # noqa: E402 - the backend is chosen first
+from matplotlib import pyplot as plt
 
 INK, SOFT, GRID = "#1f2328", "#6e7781", "#e4e7eb"
 COLOURS = {"floor": "#b8c0c8", "rolltap, memory": "#0b6e69", "LiteLLM": "#d98e3f"}
