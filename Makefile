@@ -49,10 +49,11 @@ docs: $(DEVELOPING)
 	$(BIN)/python .ci/plugin_docs.py
 
 bench: $(DEVELOPING)
+	PYTHON=$(PYTHON) .ci/bench-env
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
 
 clean:
-	rm -rf $(VENV) .venv-vllm .venv-clients .venv-trainers .venv-browser dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-clients .venv-trainers .venv-browser .venv-bench dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find core plugins tests plugin_template -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import errno
 import gc
+import importlib
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from aiohttp import web
@@ -39,8 +40,25 @@ def run(config: Config, *, config_file: str | None = None) -> None:
         # Bound first: that a port is taken should be said at once, not after a model was loaded.
         sockets = [stack.enter_context(each) for each in bind(config.server.host, config.server.port)]
         with naming(config_file):
+            new_loop = _loop_factory(config.server.loop)
             app = create_app(config)
-        asyncio.run(_serve(app, config, sockets, config_file))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(_serve(app, config, sockets, config_file))
+
+
+def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the event loop. Raises `ConfigError` where its package is not installed."""
+    if name == "asyncio":
+        return asyncio.new_event_loop
+    try:
+        uvloop = importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"server.loop = {name!r} needs the package {name}, which can't be imported ({error}); "
+            'pip install "rolltap[uvloop]", or set it to "asyncio"'
+        ) from error
+    found: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return found
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
