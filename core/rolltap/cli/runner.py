@@ -18,9 +18,10 @@ from rolltap.cli.options import naming
 from rolltap.config import Config
 from rolltap.errors import ConfigError
 from rolltap.server.app import create_app
+from rolltap.server.state import PIPELINE
 
-SHUTDOWN_TIMEOUT_S = 30.0
-"""How long requests in flight may take to finish once the server was asked to end."""
+SHUTDOWN_TIMEOUT_S = 3.0
+"""How long connections may take to close, once calls have ended within `drain_s`."""
 
 _GC_THRESHOLDS = (50_000, 20, 100)
 """When Python looks for cycles among objects. Its own 700 young objects are there every few requests, and looking
@@ -135,6 +136,9 @@ async def _serve(
                 gc.set_threshold(*_GC_THRESHOLDS)
                 print(f"rolltap is serving {config.models[0].name} on http://{address}", flush=True)
                 await stopping.wait()
+                for site in [*runner.sites]:
+                    await site.stop()
+                await app[PIPELINE].drain(config.server.drain_s)
         finally:
             await runner.cleanup()
 
