@@ -86,11 +86,8 @@ class Figures(NamedTuple):
 
 
 def cpu_s(process: int) -> float:
-    """CPU seconds that the process has used, from the scheduler's own count where the system has it."""
-    total = 0
-    for thread in Path(f"/proc/{process}/task").iterdir():
-        total += int((thread / "schedstat").read_text(encoding="ascii").split()[0])
-    return total / 1e9
+    """CPU seconds that the process has used, threads that have ended included: its own clock, as Linux numbers it."""
+    return time.clock_gettime((~process << 3) | 2)
 
 
 def memory_mb(process: int) -> float:
