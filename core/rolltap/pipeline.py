@@ -230,7 +230,7 @@ class Pipeline:
                 turn = await self._after_failure(call, turn, error, failed, started=started)
                 continue
             handle.succeeded()
-            ends = turn.final_deltas()
+            ends, call.ending = turn.final_deltas(), True
             await self.recorder.whole(call, turn)
             call.finish(turn)
             for delta in ends:

@@ -40,6 +40,8 @@ class SessionRecord:
         """The session's own, by name; each node may have others."""
         self.sealed: SessionSealed | None = None
         self.deleted = False
+        self.last_at = 0.0
+        """When something was last recorded in it; seconds since the epoch."""
         self.num_calls = 0
         self.num_generated = 0
         self.num_untrainable = 0
@@ -51,8 +53,10 @@ class SessionRecord:
         match entry:
             case SessionCreated():
                 self.info = entry.info
+                self._used(entry.info.created_at)
             case CallBegun():
                 self.begun[entry.call_id] = entry
+                self._used(entry.begun_at)
             case CallFailed():
                 self.begun.pop(entry.call_id, None)
             case CallRecorded():
@@ -66,6 +70,9 @@ class SessionRecord:
                 self._close(entry)
         return []
 
+    def _used(self, at: float) -> None:
+        self.last_at = max(self.last_at, at)
+
     def _close(self, entry: SessionSealed | SessionDeleted | ReplyForgotten | UnknownEntry) -> None:
         if isinstance(entry, ReplyForgotten):
             self._replies.pop(entry.reply_id, None)
@@ -75,6 +82,7 @@ class SessionRecord:
 
     def _add_call(self, call: CallRecorded) -> list[Node]:
         self.begun.pop(call.call_id, None)
+        self._used(call.times.ended)
         for definition in call.definitions:
             self.definitions.add(definition)
         nodes = self.forest.add(call)
@@ -87,6 +95,7 @@ class SessionRecord:
         return nodes
 
     def _add_reward(self, entry: RewardGiven) -> None:
+        self._used(entry.given_at)
         if entry.node_id is None:
             self.rewards[entry.name] = entry.value
         elif entry.node_id in self.forest:

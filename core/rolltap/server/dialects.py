@@ -143,7 +143,11 @@ class DialectRoute:
             call: Call | SeveralCalls = begin(request.app[PIPELINE], chat, session, origin)
             if isinstance(call, SeveralCalls):
                 chat = msgspec.structs.replace(chat, sampling=call.sampling)
-            reply = _Reply(request, converter, chat, call)
+            try:
+                reply = _Reply(request, converter, chat, call)
+            except BaseException:  # a converter's fault: the call would stay in flight for ever
+                call.abandon()
+                raise
             if isinstance(session, Session):
                 return await call.serve(reply.send())
             return await reply.send()

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import time
+from contextlib import suppress
 
 import msgspec
 import orjson
@@ -78,10 +79,12 @@ async def delete_group(request: web.Request) -> web.Response:
     if not group:
         raise BadRequest("group is missing: it says which sessions are deleted", param="group")
     sessions = request.app[SESSIONS]
-    deleted = [summary.uuid async for summary in sessions.page(group=group)]
-    for uuid in deleted:
-        await sessions.delete(uuid)
-    return json_response({"status": "deleted", "group": group, "deleted": len(deleted)})
+    deleted = 0
+    for uuid in [summary.uuid async for summary in sessions.page(group=group)]:
+        with suppress(NotFound):  # deleted by somebody else meanwhile
+            await sessions.delete(uuid)
+            deleted += 1
+    return json_response({"status": "deleted", "group": group, "deleted": deleted})
 
 
 async def events(request: web.Request) -> web.StreamResponse:

@@ -99,6 +99,11 @@ class SeveralCalls:
         """The client has left: nobody reads on, but for calls that others have joined."""
         await deltas.aclose()
 
+    def abandon(self) -> None:
+        """Nobody will read it."""
+        for call in self._calls:
+            call.abandon()
+
     async def delivered(self) -> None:
         """A client has got everything."""
         for call in self._calls:
