@@ -54,6 +54,7 @@ bench: $(DEVELOPING)
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
 
 train-demo: $(DEVELOPING)
+	$(PIP) matplotlib
 	$(BIN)/python tests/train_demo $(ARGS)
 
 clean:
