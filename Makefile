@@ -9,7 +9,7 @@ SERVING := $(VENV)/.made-for-serving
 DEVELOPING := $(VENV)/.made-for-developing
 
 .DELETE_ON_ERROR:
-.PHONY: help run test test-live soak lint docs bench clean
+.PHONY: help run test test-live soak lint docs bench train-demo clean
 
 help:
 	@echo "make run        serve the embedded model; ARGS=\"--config FILE --port N\" are handed to rolltap serve"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make docs       write the generated parts of plugins/README.md"
 	@echo "make bench      the benchmarks"
+	@echo "make train-demo an agent learns a small game on the embedded model, by what is recorded of it"
 	@echo "make clean      remove everything that was made here, .venv included"
 
 run: $(SERVING)
@@ -49,10 +50,15 @@ docs: $(DEVELOPING)
 	$(BIN)/python .ci/plugin_docs.py
 
 bench: $(DEVELOPING)
+	PYTHON=$(PYTHON) .ci/bench-env
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
 
+train-demo: $(DEVELOPING)
+	$(PIP) matplotlib
+	$(BIN)/python tests/train_demo $(ARGS)
+
 clean:
-	rm -rf $(VENV) .venv-vllm .venv-clients .venv-trainers .venv-browser dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-clients .venv-trainers .venv-browser .venv-bench dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find core plugins tests plugin_template -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

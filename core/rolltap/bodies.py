@@ -63,7 +63,7 @@ class Bodies:
         try:
             fields = _fields.decode(data)
             return {name: self._value(name, raw) for name, raw in fields.items()}
-        except (msgspec.DecodeError, orjson.JSONDecodeError):
+        except (msgspec.DecodeError, orjson.JSONDecodeError, RecursionError):
             return parse(data)  # which says where in the body it is wrong
 
     def _value(self, name: str, raw: msgspec.Raw) -> Any:

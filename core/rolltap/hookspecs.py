@@ -2,6 +2,8 @@
 
 Mark an implementation with `@rolltap.hookimpl`; take only the arguments you need. `None` means "not mine": the next
 plugin is asked. Plugins from outside are asked before the built-in ones, and pluggy's `tryfirst` and `trylast` work.
+A hook that is asked by a name may be a mapping in place of a function, `{name: class}`: what stands there is the answer,
+or, where the hook answers with an instance, is called with those of the hook's other arguments that it takes.
 A hook may be a plain function or a coroutine function, except where it says otherwise. An exception, an answer of a
 type that is not allowed, or none within `[plugins] time_limit_s` ends the request (or the start) with an error that
 names the plugin; it never harms a session.
@@ -56,9 +58,7 @@ def tool_parser(
             open, close = "<call>", "</call>"
 
 
-        @rolltap.hookimpl
-        def tool_parser(name):
-            return AngleParser if name == "angle" else None
+        tool_parser = {"angle": AngleParser}
     """
 
 
@@ -81,9 +81,7 @@ def reasoning_parser(name: str, tokenizer: Any) -> Callable[[], ReasoningParser]
             open, close = "<plan>", "</plan>"
 
 
-        @rolltap.hookimpl
-        def reasoning_parser(name):
-            return PlanParser if name == "plan" else None
+        reasoning_parser = {"plan": PlanParser}
     """
 
 
@@ -111,9 +109,7 @@ def create_backend(kind: str, options: dict[str, Any], model: str) -> Backend | 
                 yield rolltap.ChatDelta(finish_reason="stop")
 
 
-        @rolltap.hookimpl
-        def create_backend(kind):
-            return Parrot() if kind == "parrot" else None
+        create_backend = {"parrot": Parrot}
     """
 
 
@@ -165,9 +161,7 @@ def message_converter(dialect: str) -> MessageConverter | None:
                 return rolltap.ErrorReply(status=info.status, body={"error": info.message})
 
 
-        @rolltap.hookimpl
-        def message_converter(dialect):
-            return Plain() if dialect == "plain" else None
+        message_converter = {"plain": Plain}
 
 
         @rolltap.hookimpl
@@ -289,9 +283,7 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
                 self.logs.pop(session, None)
 
 
-        @rolltap.hookimpl
-        def create_store(kind):
-            return Lists() if kind == "lists" else None
+        create_store = {"lists": Lists}
     """
 
 

@@ -64,6 +64,13 @@ FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 1.0
 """How long to wait before the next backend is asked: twice as long each time, so that many failing at once are not
 all asked in the same moment."""
 
+_SHUTTING_DOWN = ErrorInfo(
+    status=503, message="the server is shutting down; ask again", code="shutting_down", retry_after=5
+)
+
+_CUT_WITHIN_S = 5.0
+"""How long a call that was cut may take to record what it has and to tell its client."""
+
 UNHEALTHY_STATUSES = frozenset({500, 502, 503, 504})
 """Failures for which a backend, not the request, is to blame."""
 
@@ -79,6 +86,10 @@ class Pipeline:
         self._request_timeout_s = request_timeout_s
         self._same = SameCalls()
         self.recorder = Recorder(models, plugins)
+        self.running: set[Call] = set()
+        """The calls in flight."""
+        self.draining = False
+        """Whether the server is about to end."""
 
     def begin(
         self,
@@ -101,6 +112,8 @@ class Pipeline:
         model = self.model_for(request, session)
         call = Call(self.effective(request, session, model), session, model, origin, self._steps)
         call.asked_model = request.model
+        self.running.add(call)
+        call.on_over.append(lambda: self.running.discard(call))
         if isinstance(session, Session):
             session.calls.add(call)
             call.on_over.append(lambda: session.calls.discard(call))
@@ -119,6 +132,17 @@ class Pipeline:
     async def classify(self, error: BaseException, handle: BackendHandle | None = None) -> ErrorInfo:
         """What an exception means to a client."""
         return await classify(self._plugins, error, handle)
+
+    async def drain(self, limit_s: float) -> None:
+        """Wait for the calls in flight; after the limit, end what still runs with an error that says so."""
+        self.draining = True
+        if self.running:
+            waits = [asyncio.ensure_future(call.wait_over()) for call in self.running]
+            _, late = await asyncio.wait(waits, timeout=limit_s)
+            for call in [*self.running]:
+                call.cut(_SHUTTING_DOWN)
+            if late:
+                await asyncio.wait(late, timeout=_CUT_WITHIN_S)
 
     @property
     def counts(self) -> Counter[str]:

@@ -16,6 +16,7 @@ EVENTS_A_WRITE = 8
 """Events that an engine with many streams has ready at once for each."""
 
 WORD = " word"
+"""The chunks of a stream are numbered besides: LiteLLM takes many equal ones for a model that has lost its way."""
 MAX_BODY = 2**26
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -84,8 +85,13 @@ class ScriptedEngine:
             return web.Response(body=orjson.dumps(reply), content_type="application/json")
         head["object"] = "chat.completion.chunk"
         events = [
-            {**head, "choices": [{"index": index, "delta": {"content": WORD}, "finish_reason": None}]}
-            for _ in range(num)
+            {
+                **head,
+                "choices": [
+                    {"index": index, "delta": {"content": f"{WORD}{at % 97}"}, "finish_reason": None}
+                ],
+            }
+            for at in range(num)
             for index in choices
         ]
         events += [

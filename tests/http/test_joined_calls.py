@@ -10,7 +10,7 @@ from rolltap.testing import Reply, ScriptedTokenBackend
 CALL = 'Look: <tool_call>\n{"name": "run", "arguments": {"cmd": "ls -l"}}\n</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "run", "parameters": {"type": "object"}}}]
 BODY = {"messages": [{"role": "user", "content": "a"}], "tools": TOOLS}
-SLOW = Reply(text=CALL, delay_s=0.01)
+SLOW = Reply(text=CALL, delay_s=0.02)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def test_one_that_joins_at_any_time_gets_everything_once(start, tokens):
     server, backend, path = await start(SLOW)
     first = asyncio.ensure_future(stream(server, path))
     async with asyncio.timeout(5):
-        while not backend.calls or len(backend.calls[0].output_ids[0]) < tokens:  # noqa: ASYNC110 - until so many have come
+        while not backend.calls or len(backend.calls[0].output_ids[0]) < tokens:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
     second = await stream(server, path)
     expected = ("Look:", ["run"], {"cmd": "ls -l"})

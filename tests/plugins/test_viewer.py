@@ -55,12 +55,16 @@ async def test_the_policy_lets_nothing_run_but_the_viewers_own_files(serve_fille
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|\sstyle=", page)
 
 
-async def test_a_browser_is_led_to_the_viewer(serve_filled):
+async def test_a_browser_is_led_to_the_viewer_and_others_are_told_where_it_is(serve_filled):
     server = await serve_filled()
     for path in ("/", "/ui"):
-        headers = {"Accept": "text/html,*/*"}
-        async with server.http.get(path, headers=headers, allow_redirects=False) as response:
+        async with server.http.get(
+            path, headers={"Accept": "text/html,*/*"}, allow_redirects=False
+        ) as response:
             assert (response.status, response.headers["Location"]) == (302, "/ui/")
+    async with server.http.get("/", headers={"Accept": "application/json"}) as response:
+        assert response.status == 404
+        assert "/ui/" in (await response.json())["error"]["message"]
 
 
 async def test_data_needs_a_key_and_pages_do_not(serve_filled):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from rolltap import Server
+from rolltap import NotFound, Server
 
 ROOT = Path(__file__).parent / "static"
 
@@ -35,11 +35,19 @@ def add_pages(server: Server) -> None:
     def add(path: str, handler: Handler) -> None:
         server.add_route("GET", path, handler, public=True)
 
+    add("/", _front)
     add("/ui", _to_viewer)
     add("/ui/", _sender(ROOT / "index.html"))
     for file in sorted(ROOT.rglob("*")):
         if file.suffix in TYPES and file.name != "index.html":
             add(f"/ui/{file.relative_to(ROOT).as_posix()}", _sender(file))
+
+
+async def _front(request: web.Request) -> web.StreamResponse:
+    """`GET /`: a browser is led to the viewer."""
+    if "text/html" not in request.headers.get("Accept", ""):
+        raise NotFound("there is nothing at /; the viewer is at /ui/, and /health says how the server is")
+    return await _to_viewer(request)
 
 
 async def _to_viewer(_: web.Request) -> web.StreamResponse:
