@@ -1,6 +1,9 @@
-"""The same conversation on vLLM and on SGLang, by changing `kind`; aborts are gone on from."""
+"""The same conversation on vLLM, on SGLang and in this process, by changing `kind`; aborts are gone on from."""
+
+import shutil
 
 import pytest
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from scripted_sglang import ScriptedSGLang
 from scripted_vllm import Choice, ScriptedVLLM
@@ -15,8 +18,11 @@ async def serving(aiohttp_server, rolltap_serve, rolltap_tokenizer):
     """A function that serves a model on an engine of a kind."""
 
     async def start(kind, engine):
-        server = await aiohttp_server(engine.app())
-        backend = {"kind": kind, "url": str(server.make_url("/"))}
+        if kind == "local":
+            backend = {"kind": kind, "model": engine}
+        else:
+            server = await aiohttp_server(engine.app())
+            backend = {"kind": kind, "url": str(server.make_url("/"))}
         table = {"name": "m", "tokenizer": rolltap_tokenizer, "backends": [backend]}
         return await rolltap_serve(config={"models": [table]})
 
@@ -54,6 +60,32 @@ async def test_one_conversation_gives_one_record_on_every_engine(serving, stream
         assert shown == IDS * (3 if stream else 2)
     for name in ("tokens", "masked_tokens", "logprobs", "full_text"):
         assert leaves[0][name] == leaves[1][name]
+
+
+@pytest.fixture
+def model(tmp_path, rolltap_tokenizer):
+    """The folder of a tiny random model with the tests' tokenizer."""
+    shutil.copytree(rolltap_tokenizer, tmp_path / "model")
+    config = LlamaConfig(
+        vocab_size=1024, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_same_conversation_runs_in_this_process(serving, model, stream):
+    """Its words are its own; the prompts, and how the record is built of them, are those of the other engines."""
+    here = await talk(await serving("local", model), stream=stream)
+    there = await talk(await serving("vllm", engine("vllm")), stream=stream)
+    assert here["metadata"]["trainable"]
+    start = there["masked_tokens"].index(IDS[0])
+    assert here["tokens"][:start] == there["tokens"][:start]
+    turns = 3 if stream else 2
+    for leaf in (here, there):
+        generated = [token for token in leaf["masked_tokens"] if token != -100]
+        assert 1 <= len(generated) <= 3 * turns
+        assert len(leaf["tokens"]) == len(leaf["masked_tokens"]) == len(leaf["logprobs"])
 
 
 @pytest.mark.parametrize("stream", [True, False])
