@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from rolltap import (
@@ -63,7 +64,12 @@ def collected(completion: Completion, deltas: Iterable[ChatDelta], usage: Usage 
             if call.name is not None:
                 assert call.index == len(choice.tool_calls)
                 choice.tool_calls.append(ToolCall(name=call.name, arguments="", id=call.id or ""))
-            choice.tool_calls[call.index].arguments += call.arguments
+            so_far = choice.tool_calls[call.index]
+            choice.tool_calls[call.index] = msgspec.structs.replace(
+                so_far,
+                arguments=so_far.arguments + call.arguments,
+                extra={**so_far.extra, **(call.extra or {})},
+            )
         if delta.finish_reason:
             choice.finish_reason, choice.stop_sequence = delta.finish_reason, delta.stop_sequence
     completion.choices = [choices[index] for index in sorted(choices)]

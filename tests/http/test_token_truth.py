@@ -253,17 +253,6 @@ async def test_history_template_extends_where_the_template_agrees(start):
     assert node["tokens"] == backend.calls[1].prompt_ids + backend.calls[1].output_ids[0]
 
 
-async def test_images_are_refused_for_token_backends(start):
-    server, _, session = await start("never")
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aaaa"}}
-    status, body = await server.post(
-        f"/{session}/v1/chat/completions", {"messages": [{"role": "user", "content": [image]}]}
-    )
-    assert status == 400
-    assert "image" in body["error"]["message"]
-    assert await server.nodes(session) == []
-
-
 class TestRawCompletions:
     async def complete(self, server, session, prompt, **options):
         status, body = await server.post(f"/{session}/v1/completions", {"prompt": prompt, **options})

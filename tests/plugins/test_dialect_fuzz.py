@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rolltap import BadRequest, ErrorInfo
 from rolltap_plugins.anthropic_messages import AnthropicConverter
+from rolltap_plugins.google_generate import GoogleConverter
 from rolltap_plugins.openai_dialects.chat import ChatConverter
 from rolltap_plugins.openai_dialects.completions import CompletionsConverter
 from rolltap_plugins.openai_dialects.responses import ResponsesConverter
@@ -57,16 +58,59 @@ BODIES: list[tuple[Any, dict[str, Any]]] = [
         },
     ),
     (
+        GoogleConverter(),
+        {
+            "model": "m",
+            "contents": [
+                {
+                    "role": "user",
+                    "parts": [{"text": "t"}, {"inlineData": {"mimeType": "image/png", "data": "AA=="}}],
+                },
+                {
+                    "role": "model",
+                    "parts": [
+                        {"text": "h", "thought": True},
+                        {"functionCall": {"name": "f", "args": {"a": "b"}}},
+                    ],
+                },
+                {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {"output": "x"}}}]},
+            ],
+            "systemInstruction": {"parts": [{"text": "s"}]},
+            "tools": [
+                {"functionDeclarations": [{"name": "f", "parameters": {"type": "OBJECT"}}]},
+                {"googleSearch": {}},
+            ],
+            "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["f"]}},
+            "generationConfig": {
+                "maxOutputTokens": 5,
+                "stopSequences": ["a"],
+                "responseMimeType": "application/json",
+                "responseSchema": {"type": "OBJECT"},
+                "thinkingConfig": {"includeThoughts": True, "thinkingBudget": 0},
+            },
+        },
+    ),
+    (
         AnthropicConverter(),
         {
             "model": "m",
             "max_tokens": 5,
             "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}, "x"],
             "messages": [
-                {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "u"}}]},
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "image", "source": {"type": "url", "url": "u"}},
+                        {"type": "document", "source": {"type": "base64", "data": "AA=="}, "title": "t"},
+                        {"type": "document", "source": {"type": "content", "content": []}},
+                    ],
+                },
                 {
                     "role": "assistant",
                     "content": [
+                        {"type": "redacted_thinking", "data": "rolltap.e30="},
+                        {"type": "server_tool_use", "name": "s", "input": {}},
+                        {"type": "web_search_tool_result", "content": [{"title": "t", "url": "u"}]},
                         {"type": "thinking", "thinking": "t", "signature": "s"},
                         {"type": "text", "text": "t"},
                         {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}},

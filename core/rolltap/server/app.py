@@ -21,7 +21,17 @@ from rolltap.server.errors import add_headers, errors_as_json
 from rolltap.server.public import RunningServer
 from rolltap.server.rollouts import add_rollout_routes
 from rolltap.server.routes import add_routes
-from rolltap.server.state import CONFIG, CONVERTERS, GUARDED, MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
+from rolltap.server.state import (
+    CONFIG,
+    CONVERTERS,
+    DIALECTS,
+    GUARDED,
+    MODELS,
+    PIPELINE,
+    PLUGINS,
+    SERVER,
+    SESSIONS,
+)
 from rolltap.sessions import Sessions
 
 ConfigSource = str | os.PathLike[str] | Mapping[str, Any] | Config | None
@@ -41,6 +51,7 @@ def create_app(config: ConfigSource = None, *, plugins: Sequence[object] = ()) -
     app[CONFIG] = settings
     app[PLUGINS] = Plugins.load(settings.plugins, plugins)
     app[CONVERTERS] = {}
+    app[DIALECTS] = []
     app[GUARDED] = set()
     app.on_response_prepare.append(add_headers)
     add_routes(app)

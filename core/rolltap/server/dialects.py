@@ -3,23 +3,27 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any
 
-import orjson
+import msgspec
 from aiohttp import ClientConnectionResetError, web
 
 from rolltap.bases.converters import MessageConverter
+from rolltap.bodies import parse
 from rolltap.call import Call, Origin, Unrecorded
 from rolltap.errors import BadRequest, PluginError, RequestError
+from rolltap.pipeline import Pipeline
 from rolltap.plugins.tracing import TRACE_HEADER, current_trace, encoded, tracing
 from rolltap.server.access import session_of
+from rolltap.server.converters import converter_for
 from rolltap.server.errors import error_headers, error_info, json_response
-from rolltap.server.state import CONVERTERS, MODELS, PIPELINE, PLUGINS, REQUEST_ID
+from rolltap.server.several import SeveralCalls, begin_all
+from rolltap.server.state import DIALECTS, MODELS, PIPELINE, REQUEST_ID
 from rolltap.session import Session
-from rolltap.types.chat import ChatRequest
+from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta
 
 log = logging.getLogger(__name__)
@@ -35,13 +39,25 @@ RECEIVE_WITHIN_S = 300.0
 """How long a client may take to send a body. One whose body breaks off would keep its request waiting for ever."""
 
 
-def add_dialect(app: web.Application, dialect: str, path: str, *, count_path: str | None = None) -> None:
+def add_dialect(
+    app: web.Application,
+    dialect: str,
+    path: str,
+    *,
+    count_path: str | None = None,
+    fields: Mapping[str, Any] | None = None,
+    query: Sequence[str] = (),
+) -> None:
     """Serve a wire format at `path`, such as "/v1/chat/completions", with and without a session in front of it.
 
     `path` + "/render" answers with the prompt that the next call would send, and `count_path`, where the dialect has
-    one, with the number of its tokens.
+    one, with the number of its tokens. What a dialect says outside of the body is put into it: the path's variables, such
+    as "{model}", the parameters that `query` names, and `fields`.
     """
-    route = DialectRoute(dialect)
+    route = DialectRoute(dialect, fields or {}, query)
+    dialects = app.setdefault(DIALECTS, [])
+    if dialect not in dialects:
+        dialects.append(dialect)
     for prefix in ("", "/{sid}"):
         app.router.add_post(prefix + path, route.answer)
         app.router.add_post(f"{prefix}{path}/render", route.render)
@@ -60,9 +76,14 @@ def dialect_resources(app: web.Application) -> set[web.AbstractResource]:
 
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The body, a JSON object. Raises `BadRequest`."""
+    return parse(await _received(request))
+
+
+async def _received(request: web.Request) -> bytes:
+    """The body, once the whole of it has come."""
     try:
         async with asyncio.timeout(RECEIVE_WITHIN_S):
-            data = await request.read()
+            return await request.read()
     except TimeoutError:
         raise BadRequest(
             f"the body did not come within {RECEIVE_WITHIN_S:g} s", code="timeout", status=408
@@ -70,23 +91,20 @@ async def read_json(request: web.Request) -> dict[str, Any]:
     except web.RequestPayloadError as error:
         reason = str(error).rpartition("message:")[2].strip()
         raise BadRequest(f"the body can't be read: {reason}", code="invalid_body") from error
-    try:
-        body = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object", code="invalid_json")
-    try:
-        orjson.dumps(body)
-    except orjson.JSONEncodeError as error:
-        raise BadRequest(f"the body can't be handled: {error}", code="invalid_json") from None
-    return body
 
 
-def _decoded(converter: MessageConverter, body: dict[str, Any]) -> ChatRequest:
+def _decoded(converter: MessageConverter, body: dict[str, Any], session: Session | Unrecorded) -> ChatRequest:
     """The request that a body is. A converter's own fault is named as such, not taken for the client's."""
+
+    def kept(reply_id: str) -> Message | None:
+        node = session.record.reply(reply_id)
+        return node.output.message if node is not None else None
+
     try:
-        return converter.decode(body)
+        if not isinstance(session, Session):
+            chat = converter.decode_within(body, kept)
+            return msgspec.structs.replace(chat, keep=False) if chat.keep else chat
+        return converter.decode_next(body, kept, session.bodies[converter.dialect].read)
     except RequestError:
         raise
     except Exception as error:
@@ -99,8 +117,10 @@ def _decoded(converter: MessageConverter, body: dict[str, Any]) -> ChatRequest:
 class DialectRoute:
     """Answers the requests of one dialect."""
 
-    def __init__(self, dialect: str) -> None:
+    def __init__(self, dialect: str, fields: Mapping[str, Any], query: Sequence[str]) -> None:
         self._dialect = dialect
+        self._fields = fields
+        self._query = query
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """A request for a completion; one with `x-rolltap-trace: 1` is told which plugins it went through."""
@@ -114,13 +134,20 @@ class DialectRoute:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         received = time.time()
-        converter = await self._converter(request)
+        converter = await converter_for(request.app, self._dialect)
         try:
             session = await session_of(request)  # before the body is read: a stranger's may be large
-            chat = _decoded(converter, await read_json(request))
+            chat = _decoded(converter, await self._body(request, session), session)
             origin = await _origin(request, converter, session, received)
-            call = request.app[PIPELINE].begin(chat, session, origin)
-            reply = _Reply(request, converter, chat, call)
+            begin = begin_all if chat.more_prompts else Pipeline.begin
+            call: Call | SeveralCalls = begin(request.app[PIPELINE], chat, session, origin)
+            if isinstance(call, SeveralCalls):
+                chat = msgspec.structs.replace(chat, sampling=call.sampling)
+            try:
+                reply = _Reply(request, converter, chat, call)
+            except BaseException:  # a converter's fault: the call would stay in flight for ever
+                call.abandon()
+                raise
             if isinstance(session, Session):
                 return await call.serve(reply.send())
             return await reply.send()
@@ -129,35 +156,33 @@ class DialectRoute:
 
     async def render(self, request: web.Request) -> web.StreamResponse:
         """What the next call would send; nothing is recorded."""
-        converter = await self._converter(request)
+        converter = await converter_for(request.app, self._dialect)
         try:
             session = await session_of(request)
-            chat = _decoded(converter, await read_json(request))
+            chat = _decoded(converter, await self._body(request, session), session)
             return json_response(await _rendered(request, chat, session))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)
 
     async def count(self, request: web.Request) -> web.StreamResponse:
         """How many tokens the next call's prompt would have."""
-        converter = await self._converter(request)
+        converter = await converter_for(request.app, self._dialect)
         try:
             session = await session_of(request)
-            chat = _decoded(converter, await read_json(request))
+            chat = _decoded(converter, await self._body(request, session), session)
             prompt = await request.app[PIPELINE].render(chat, session)
             return json_response(converter.encode_count(len(prompt.ids)))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)
 
-    async def _converter(self, request: web.Request) -> MessageConverter:
-        known = request.app[CONVERTERS]
-        if self._dialect not in known:
-            found = await request.app[PLUGINS].call_first("message_converter", dialect=self._dialect)
-            if found is None:
-                raise PluginError(
-                    f"no plugin converts the dialect {self._dialect!r}; `rolltap plugins` shows why"
-                )
-            known[self._dialect] = found
-        return known[self._dialect]
+    async def _body(self, request: web.Request, session: Session | Unrecorded) -> dict[str, Any]:
+        """The body, and what the dialect says outside of it."""
+        data = await _received(request)
+        parsed = session.bodies[self._dialect].parse if isinstance(session, Session) else parse
+        body = parsed(data)
+        said = {name: value for name, value in request.match_info.items() if name != "sid"}
+        asked = {name: request.query[name] for name in self._query if name in request.query}
+        return {**body, **said, **asked, **self._fields}
 
     @staticmethod
     async def _error(request: web.Request, converter: MessageConverter, error: Exception) -> web.Response:
@@ -174,7 +199,7 @@ async def _origin(
     """Where the request came from; within a session, also what tells it from another."""
     body = b""
     if isinstance(session, Session):
-        body = blake2b(await request.read(), digest_size=16).digest()
+        body = sha256(await request.read()).digest()
     idempotency = request.headers.get("idempotency-key", "")
     retries = request.headers.get("x-stainless-retry-count", "0")
     return Origin(
@@ -208,20 +233,24 @@ class _Reply:
     """One client's reply, plain or streamed."""
 
     def __init__(
-        self, request: web.Request, converter: MessageConverter, chat: ChatRequest, call: Call
+        self,
+        request: web.Request,
+        converter: MessageConverter,
+        chat: ChatRequest,
+        call: Call | SeveralCalls,
     ) -> None:
         self._request = request
         self._converter = converter
         self._chat = chat
         self._call = call
+        self._encoder = converter.stream(chat, call.completion)
         self._response = web.StreamResponse(
             headers={
-                "content-type": "text/event-stream; charset=utf-8",
+                "content-type": self._encoder.content_type,
                 "cache-control": "no-cache",
                 "x-accel-buffering": "no",
             }
         )
-        self._encoder = converter.stream(chat, call.completion)
         self._begun = False
         self._beginning = asyncio.Lock()
         self._last_write = 0.0
@@ -250,7 +279,10 @@ class _Reply:
         silence = asyncio.get_running_loop().call_later(ACCEPT_WITHIN_S, self._fill_silence)
         try:
             async for delta in deltas:
+                if not self._begun:
+                    await self._begin()
                 await self._write(self._encoder.delta(delta))
+            await self._begin()
             await self._write(self._encoder.finish(self._call.completion))
             await self._end()
         except ClientConnectionResetError:
@@ -281,15 +313,13 @@ class _Reply:
                     await self._response.write(start)
 
     async def _write(self, frames: bytes) -> None:
-        if not self._begun:
-            await self._begin()
         if frames:
             self._last_write = asyncio.get_running_loop().time()
             await self._response.write(frames)
 
     async def _end(self) -> None:
         trace = current_trace()
-        if trace is not None:
+        if trace is not None and self._encoder.content_type.startswith("text/event-stream"):
             await self._write(f": {TRACE_HEADER} {encoded(trace)}\n\n".encode())
         await self._response.write_eof()
 

@@ -16,6 +16,9 @@ MODELS = web.AppKey("MODELS", Models)
 SESSIONS = web.AppKey("SESSIONS", Sessions)
 PIPELINE = web.AppKey("PIPELINE", Pipeline)
 CONVERTERS = web.AppKey("CONVERTERS", dict[str, MessageConverter])
+DIALECTS = web.AppKey("DIALECTS", list[str])
+"""The dialects that have a route, in the order of their registration."""
+
 SERVER = web.AppKey("SERVER", Server)
 GUARDED = web.AppKey("GUARDED", set[web.AbstractResource])
 """Resources that need one of the server's keys: those of plugins."""

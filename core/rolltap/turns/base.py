@@ -12,7 +12,7 @@ from rolltap.backend_handle import BackendHandle
 from rolltap.errors import UpstreamError, failure
 from rolltap.turns.collecting import Answer, Collector
 from rolltap.turns.prompts import Placement
-from rolltap.types.chat import ChatRequest
+from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta, Usage
 from rolltap.types.ledger import Output, Prompt
 
@@ -25,6 +25,8 @@ class TurnRecord(NamedTuple):
     placement: Placement
     prompt: Prompt
     outputs: list[Output]
+    messages: tuple[Message, ...]
+    """The conversation that the outputs answer, as it is recorded."""
 
 
 class Turn(ABC):

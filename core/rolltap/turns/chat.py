@@ -9,6 +9,7 @@ from rolltap.bases.backends import ChatBackend
 from rolltap.errors import UpstreamError
 from rolltap.reading import OutputReader
 from rolltap.turns.base import Turn, TurnRecord
+from rolltap.turns.begun import split_begun, whole_answer
 from rolltap.turns.collecting import as_message
 from rolltap.turns.delta_checks import checked_delta
 from rolltap.turns.fragments import CallFragments
@@ -47,6 +48,8 @@ class ChatTurn(Turn):
         async with aclosing(self._checked(self._backend.chat(self.request), ChatDelta)) as stream:
             async for came in stream:
                 for delta in self._sendable(checked_delta(came, self.request.sampling.n)):
+                    if self.request.continuous_usage:
+                        delta.usage = self._collector.usage or Usage(completion_tokens=self._pieces)
                     yield delta
         for index in sorted((self._collector.begun or {0}) - self._finished.keys()):
             cut_off = self._backend.ends_explicitly or not self._collector.begun
@@ -107,10 +110,11 @@ class ChatTurn(Turn):
 
     def recorded(self, *, aborted: bool = False, error: str | None = None) -> TurnRecord | None:
         """The conversation as text; never trainable."""
+        messages, begun = split_begun(self.request)
         outputs = [
             Output(
                 node_id=str(uuid.uuid4()),
-                message=as_message(choice),
+                message=whole_answer(begun, as_message(choice)),
                 finish_reason="abort" if aborted else choice.finish_reason,
                 untrainable_reason=TEXT_ONLY,
                 delivery="aborted" if aborted else "delivered",
@@ -120,8 +124,8 @@ class ChatTurn(Turn):
         ]
         if not outputs:
             return None
-        prompt = Prompt(messages=self.request.messages[self._placement.kept :])
-        return TurnRecord(self._placement, prompt, outputs)
+        prompt = Prompt(messages=messages[self._placement.kept :])
+        return TurnRecord(self._placement, prompt, outputs, messages)
 
 
 def _as_tool_calls(delta: ChatDelta, calls: CallFragments) -> ChatDelta:

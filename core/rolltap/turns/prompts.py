@@ -4,17 +4,25 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from rolltap.models import Model
 from rolltap.record.canonical import Fingerprint
 from rolltap.record.fold import SessionRecord
 from rolltap.record.forest import Node
 from rolltap.rendering import Rendered, Renderer
+from rolltap.turns.attachments import in_words
+from rolltap.turns.begun import begun_prompt, split_begun
 from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.ledger import Context, Definition, Prompt
-from rolltap.types.nodes import pack_ids
+from rolltap.types.nodes import pack_ids, unpack_ids
 
 _OFF_LOOP_CHARS = 20_000
 """Texts longer than this are rendered and tokenized in a thread: the loop serves others meanwhile."""
+
+
+_TAIL_TOKENS = 100
+"""How much of a recorded sequence is decoded to see what it ends in."""
 
 
 class Placement(NamedTuple):
@@ -61,15 +69,20 @@ class TokenPrompt(NamedTuple):
     """The new part, as it is recorded."""
     tail: str
     """The prompt's last text: some templates open the model's thinking there."""
+    messages: tuple[Message, ...] = ()
+    """The conversation as the model reads it, without the beginning of the answer."""
+    begun: Message | None = None
+    """The beginning of the answer, where the client has given one: the prompt ends with it."""
     notes: tuple[str, ...] = ()
     """What a reader of the node should know, in words."""
 
 
 def find_parent(request: ChatRequest, record: SessionRecord, *, model: str, tokens: bool) -> Placement:
-    """Find the longest recorded conversation that the request's messages go on from."""
+    """Find the longest recorded conversation that the request's messages go on from; a begun answer is none of them."""
+    conversation, _ = split_begun(request)
     context, new = record.definitions.context(model, request.tools, request.template_kwargs)
     canonical = record.definitions.canonical(context, new)
-    match = record.forest.find_parent(request.messages, canonical, tokens=tokens)
+    match = record.forest.find_parent(conversation, canonical, tokens=tokens)
     return Placement(context, canonical, new, match.node, match.node, match.kept, match.new)
 
 
@@ -78,33 +91,52 @@ async def prepare(request: ChatRequest, record: SessionRecord, model: Model) -> 
     renderer = model.tokenizing
     if request.prompt is not None:
         return await _raw(request, record, model.name, renderer)
+    read = in_words(request.messages)
+    request = msgspec.structs.replace(request, messages=read.messages)
+    conversation, begun = split_begun(request)
     placement = find_parent(request, record, model=model.name, tokens=True)
-    prompt = await _rendered(request, record, placement, model)
-    notes = _notes(request.messages[placement.kept :], renderer)
-    return prompt._replace(notes=notes) if notes else prompt
-
-
-async def _rendered(
-    request: ChatRequest, record: SessionRecord, placement: Placement, model: Model
-) -> TokenPrompt:
-    """The recorded ids of the parent, and after them what the template makes of the new messages."""
-    renderer = model.tokenizing
+    notes = [note for index in sorted(read.notes) if index >= placement.kept for note in read.notes[index]]
+    notes += _notes(conversation[placement.kept :], renderer)
     if model.config.history == "template":
-        return await _as_the_template_shows(request, record, placement, renderer)
-    parent = placement.parent
-    if parent is None:
-        rendered = await _off_loop(request.messages, lambda: renderer.prompt(request))
-        return _prompt(request, placement, [], rendered)
-    recorded = parent.tokens()
-    new = request.messages[placement.kept :]
-    rendered = await _off_loop(new, lambda: renderer.suffix(request, placement.kept, recorded[-1]))
-    return _prompt(request, placement, recorded, rendered)
+        prompt = await _as_the_template_shows(request, record, placement, renderer)
+    elif begun is not None and (cut := _cut(request, record, model.name, renderer)) is not None:
+        tail = renderer.decode(cut.tokens()[-_TAIL_TOKENS:])
+        new = Prompt(messages=conversation[placement.kept :])
+        prompt = TokenPrompt(placement._replace(parent=cut), cut.tokens(), new, tail)
+    else:
+        parent = placement.parent
+        recorded = unpack_ids(record.forest.packed_ids(parent)).tolist() if parent is not None else []
+        last_id = recorded[-1] if recorded else None
+        rendered = await _rendered(request, renderer, placement.kept, last_id)
+        prompt = _prompt(conversation, placement, recorded, rendered)
+    return prompt._replace(messages=conversation, begun=begun, notes=tuple(notes))
+
+
+def _cut(request: ChatRequest, record: SessionRecord, model: str, renderer: Renderer) -> Node | None:
+    """The recorded answer that the client wants gone on from, where it was cut: its ids stand as they are."""
+    finished = msgspec.structs.replace(request, continues=False)
+    whole = find_parent(finished, record, model=model, tokens=True)
+    node = whole.parent
+    if node is None or whole.kept < len(request.messages) or node.last_id() in renderer.end_ids:
+        return None
+    return node
+
+
+async def _rendered(request: ChatRequest, renderer: Renderer, kept: int, last_id: int | None) -> Rendered:
+    """What the request adds to its first `kept` messages, which are recorded up to `last_id`."""
+
+    def render() -> Rendered:
+        if request.continues:
+            return begun_prompt(request, renderer, kept, last_id)
+        return renderer.prompt(request) if last_id is None else renderer.suffix(request, kept, last_id)
+
+    return await _off_loop(request.messages[kept:], render)
 
 
 def _prompt(
-    request: ChatRequest, placement: Placement, recorded: list[int], rendered: Rendered
+    conversation: Sequence[Message], placement: Placement, recorded: list[int], rendered: Rendered
 ) -> TokenPrompt:
-    new = Prompt(ids=pack_ids(rendered.ids), messages=request.messages[placement.kept :])
+    new = Prompt(ids=pack_ids(rendered.ids), messages=tuple(conversation[placement.kept :]))
     return TokenPrompt(placement, recorded + rendered.ids, new, rendered.text[-200:])
 
 
@@ -125,12 +157,13 @@ async def _as_the_template_shows(
     request: ChatRequest, record: SessionRecord, recorded: Placement, renderer: Renderer
 ) -> TokenPrompt:
     """`history = "template"`: the whole conversation as the template renders it, recorded ids or not."""
-    rendered = await _off_loop(request.messages, lambda: renderer.prompt(request))
+    rendered = await _rendered(request, renderer, 0, None)
     parent, covered = record.forest.match_ids(pack_ids(rendered.ids), model=recorded.context.model)
     note = None
     if recorded.parent is not None and parent is not recorded.parent:
         note = 'history = "template": the template shows the recorded turns differently'
-    new = Prompt(ids=pack_ids(rendered.ids[covered:]), messages=request.messages[recorded.kept :])
+    conversation, _ = split_begun(request)
+    new = Prompt(ids=pack_ids(rendered.ids[covered:]), messages=conversation[recorded.kept :])
     placement = recorded._replace(parent=parent, note=note)
     return TokenPrompt(placement, rendered.ids, new, rendered.text[-200:])
 
@@ -154,7 +187,10 @@ async def _raw(request: ChatRequest, record: SessionRecord, model: str, renderer
         if ids[:1] == [last]:
             return _raw_prompt(place._replace(parent=parent), parent.tokens(), ids[1:], text[start:])
         note = "the prompt goes on without the end-of-turn token that the model produced"
-    ids = await asyncio.to_thread(renderer.encode, text, add_special_tokens=True)
+    if len(text) < _OFF_LOOP_CHARS:
+        ids = renderer.encode(text, add_special_tokens=True)
+    else:
+        ids = await asyncio.to_thread(renderer.encode, text, add_special_tokens=True)
     return _raw_prompt(place._replace(note=note), [], ids, text)
 
 

@@ -9,16 +9,19 @@ from typing import Any, Literal, cast
 import orjson
 
 from rolltap import ChatDelta, ChatRequest, Choice, Completion, ErrorInfo, ErrorReply, StreamEncoder, ToolCall
+from rolltap_plugins.anthropic_messages.blocks import kept_block
+from rolltap_plugins.anthropic_messages.overflow import context_message
+from rolltap_plugins.anthropic_messages.requests import IN_PROCESS
 from rolltap_plugins.wire import event_frame, retry_headers
 
 SIGNATURE = "cm9sbHRhcA=="
 """What stands where Anthropic signs its thinking: clients send it back unread."""
 
-_TOO_LONG = "prompt is too long"
-"""The words by which clients know that they must shorten the conversation."""
-
 _LONG_INTEGER = re.compile(r"\d{19}")
 """Where an integer may be longer than 64 bits, of which orjson makes a float."""
+
+_WANTED_BACK = re.compile(r"reasoning|thinking|thought|extra_content|provider_specific")
+"""Which of the further fields of an upstream's message are more than news: those that hold its thinking."""
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -46,6 +49,7 @@ def message(request: ChatRequest, completion: Completion) -> dict[str, Any]:
         content.append({"type": "thinking", "thinking": choice.reasoning, "signature": SIGNATURE})
     if choice.text:
         content.append({"type": "text", "text": choice.text})
+    content += _kept_blocks(choice)
     content += [block for block, _ in _call_blocks(choice)]
     stop_reason, stop_sequence = _stop(request, choice)
     return {
@@ -53,7 +57,7 @@ def message(request: ChatRequest, completion: Completion) -> dict[str, Any]:
         "content": content,
         "stop_reason": stop_reason,
         "stop_sequence": stop_sequence,
-        "usage": {"input_tokens": 0} | _usage(completion),
+        "usage": {"input_tokens": 0} | _usage(request, completion),
     }
 
 
@@ -75,13 +79,13 @@ class MessageEvents:
         self._index = -1
 
     def start(self) -> list[Event]:
-        """`message_start`; how many tokens went in is not known yet."""
+        """`message_start`, with how many tokens went in, where that is known before the model has answered."""
         begun = {
             **_envelope(self._completion),
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": {"input_tokens": 0, "output_tokens": 0},
+            "usage": {"input_tokens": 0} | _usage(self._request, self._completion),
         }
         return [{"type": "message_start", "message": begun}]
 
@@ -102,6 +106,8 @@ class MessageEvents:
         """The calls, why it ended, and the usage."""
         choice = completion.choices[0] if completion.choices else Choice()
         events = self._close()
+        for block in _kept_blocks(choice):
+            events += [self._start(block), self._stop()]
         for block, text in _call_blocks(choice):
             if block["type"] == "text":
                 events += [self._start({**block, "text": ""}), self._delta("text_delta", "text", text)]
@@ -112,7 +118,7 @@ class MessageEvents:
             events.append(self._stop())
         stop_reason, stop_sequence = _stop(self._request, choice)
         delta = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
-        events.append({"type": "message_delta", "delta": delta, "usage": _usage(completion)})
+        events.append({"type": "message_delta", "delta": delta, "usage": _usage(self._request, completion)})
         return [*events, {"type": "message_stop"}]
 
     def error(self, info: ErrorInfo) -> list[Event]:
@@ -190,10 +196,7 @@ def error_reply(info: ErrorInfo, request_id: str) -> ErrorReply:
 
 def _error(info: ErrorInfo) -> dict[str, str]:
     kind = _ERROR_TYPES.get(info.status, "invalid_request_error" if info.status < 500 else "api_error")
-    text = info.message
-    if info.code == "context_length_exceeded" and _TOO_LONG not in text:
-        text = f"{_TOO_LONG}: {text}"
-    return {"type": kind, "message": text}
+    return {"type": kind, "message": context_message(info)}
 
 
 def _shows_thinking(request: ChatRequest) -> bool:
@@ -205,15 +208,29 @@ def _envelope(completion: Completion) -> dict[str, Any]:
     return {"id": completion.id, "type": "message", "role": "assistant", "model": completion.model}
 
 
-def _usage(completion: Completion) -> dict[str, int]:
-    """Cumulative counts; what is not known is left out."""
+def _usage(request: ChatRequest, completion: Completion) -> dict[str, int]:
+    """Cumulative counts. How many tokens went in is left out where it is not known; HTTP clients add up the cached ones
+    without looking whether they are there.
+    """
     usage = completion.usage
     counts = {"output_tokens": usage.completion_tokens}
     if usage.prompt_tokens:
         counts["input_tokens"] = usage.prompt_tokens - (usage.cached_tokens or 0)
-    if usage.cached_tokens is not None:
-        counts["cache_read_input_tokens"] = usage.cached_tokens
+    if usage.cached_tokens is not None or request.state is not IN_PROCESS:
+        counts["cache_read_input_tokens"] = usage.cached_tokens or 0
     return counts
+
+
+def _kept_blocks(choice: Choice) -> list[dict[str, Any]]:
+    """What the upstream wants to see again, such as signatures: this dialect has no other place for it."""
+    kept = {
+        "message": {
+            name: value for name, value in choice.extra.items() if value and _WANTED_BACK.match(name)
+        },
+        "calls": {call.id: call.extra for call in choice.tool_calls if call.extra},
+    }
+    found = {name: value for name, value in kept.items() if value}
+    return [kept_block(found)] if found else []
 
 
 def _call_blocks(choice: Choice) -> Iterator[tuple[dict[str, Any], str]]:

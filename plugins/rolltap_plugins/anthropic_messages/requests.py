@@ -5,22 +5,18 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from rolltap import ChatRequest, Message, ToolChoice
-from rolltap_plugins.anthropic_messages.history import (
-    Block,
-    WireMessage,
-    history,
-    system_text,
-)
-from rolltap_plugins.wire import read_body, refused, unnamed
+from rolltap import ChatRequest, Message, ReadBefore, ToolChoice
+from rolltap_plugins.anthropic_messages.blocks import Block
+from rolltap_plugins.anthropic_messages.history import WireMessage, conversation, history, system_content
+from rolltap_plugins.wire import no_tool_works, read_body, refused, unnamed
 from rolltap_plugins.wire.sampling import SamplingFields, sampling, told
 
 log = logging.getLogger(__name__)
 
-CLIENT_FIELDS = frozenset({"metadata", "user_profile_id", "workspace_id"})
-"""Fields that say who asks."""
+IN_PROCESS = "in process"
+"""The `state` of requests whose callers are no HTTP clients."""
 
-UPSTREAM_FIELDS = frozenset(
+CLIENT_FIELDS = frozenset(
     {
         "anthropic_beta",
         "anthropic_version",
@@ -30,17 +26,24 @@ UPSTREAM_FIELDS = frozenset(
         "context_management",
         "diagnostics",
         "inference_geo",
+        "mcp_servers",
+        "metadata",
         "service_tier",
         "speed",
+        "user_profile_id",
+        "workspace_id",
     }
 )
-"""Fields that change no token here: how to bill and cache, what Anthropic's own servers should trim."""
+"""Fields that change no token here: who asks, how to bill and cache, what Anthropic's own servers should trim or reach."""
+
+_EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
+"""Anthropic's words for how hard to think, and those that every server with such a setting knows."""
 
 
 class Tool(Struct, kw_only=True):
-    """A tool. Those with a `type` of their own are Anthropic's, known to no other model."""
+    """A tool. Those with a `type` of their own are Anthropic's, known to no other model; some have no name."""
 
-    name: str
+    name: str | None = None
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
@@ -88,16 +91,24 @@ class CheckedBody(MessagesBody, kw_only=True):
     messages: Annotated[list[WireMessage], Meta(min_length=1)]
 
 
-def decode(body: dict[str, Any], *, may_be_empty: bool = False) -> ChatRequest:
+def decode(
+    body: dict[str, Any], *, may_be_empty: bool = False, before: ReadBefore | None = None
+) -> ChatRequest:
     """The neutral request. Raises `BadRequest` that names a wrong field.
 
     :param may_be_empty: whether a request without any message is taken, as by callers that are no HTTP clients.
+    :param before: what earlier requests were read as; an error then counts the messages from the first new one on.
     """
-    wire = read_body(body, MessagesBody if may_be_empty else CheckedBody)
+    known = before.known("messages", body.get("messages")) if before is not None else ()
+    rest = {**body, "messages": body["messages"][len(known) :]} if known else body
+    wire = read_body(rest, MessagesBody if may_be_empty or known else CheckedBody)
     if wire.n not in {None, 1}:
         raise refused("n", "must be 1: a message is one choice.")
-    messages = history(wire.messages)
-    if wire.system is not None and (system := system_text(wire.system)):
+    read = [*known, *history(wire.messages)]
+    if before is not None:
+        before.keep("messages", body["messages"], read)
+    messages = conversation(read)
+    if wire.system is not None and (system := system_content(wire.system)):
         messages.insert(0, Message(role="system", content=system))
     tools = _tools(wire.tools or [])
     if wire.output_config and wire.output_config.format:
@@ -114,14 +125,28 @@ def decode(body: dict[str, Any], *, may_be_empty: bool = False) -> ChatRequest:
             wire,
             max_tokens=wire.max_tokens,
             top_logprobs=None,
-            extra=unnamed(body, MessagesBody.__struct_fields__, CLIENT_FIELDS, UPSTREAM_FIELDS),
+            extra=unnamed(body, MessagesBody.__struct_fields__, CLIENT_FIELDS),
         ),
         template_kwargs=_template_kwargs(wire.thinking),
         stream=bool(wire.stream),
         include_usage=True,
+        continues=_begins_the_answer(messages),
         client_fields=told(body, CLIENT_FIELDS),
-        upstream=told(body, UPSTREAM_FIELDS),
+        upstream=_upstream(wire.output_config),
+        state=IN_PROCESS if may_be_empty else None,
     )
+
+
+def _begins_the_answer(messages: list[Message]) -> bool:
+    """Whether the last message is the beginning of an answer that the model is to go on from."""
+    last = messages[-1] if messages else None
+    return last is not None and last.role == "assistant" and not last.tool_calls and bool(last.text)
+
+
+def _upstream(config: OutputConfig | None) -> dict[str, Any]:
+    """The hint how hard to think, in the words of Chat Completions."""
+    effort = _EFFORTS.get(config.effort or "") if config is not None else None
+    return {} if effort is None else {"reasoning_effort": effort}
 
 
 def _template_kwargs(thinking: Thinking | None) -> dict[str, Any]:
@@ -135,14 +160,16 @@ def _template_kwargs(thinking: Thinking | None) -> dict[str, Any]:
 
 
 def _tools(tools: list[Tool]) -> list[dict[str, Any]]:
-    """The tools in OpenAI's shape."""
-    converted = []
-    for tool in tools:
+    """The tools in OpenAI's shape. Raises `BadRequest` where there are some, and none that a model here can call."""
+    converted, left_out = [], []
+    for at, tool in enumerate(tools):
         if tool.type not in {None, "custom"}:
-            log.info(
-                "tool %r is left out: only Anthropic's own models know the type %r", tool.name, tool.type
-            )
+            named = tool.name or tool.type or ""
+            log.info("tool %r is left out: only Anthropic's own models know the type %r", named, tool.type)
+            left_out.append(named)
             continue
+        if tool.name is None:
+            raise refused(f"tools[{at}].name", "is missing.")
         function: dict[str, Any] = {"name": tool.name}
         if tool.description is not None:
             function["description"] = tool.description
@@ -151,6 +178,8 @@ def _tools(tools: list[Tool]) -> list[dict[str, Any]]:
         if tool.strict is not None:
             function["strict"] = tool.strict
         converted.append({"type": "function", "function": function})
+    if left_out and not converted:
+        raise no_tool_works(left_out)
     return converted
 
 

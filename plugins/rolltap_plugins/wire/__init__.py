@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -38,6 +38,16 @@ def _bad_field(text: str) -> BadRequest:
 def refused(param: str, why: str) -> BadRequest:
     """The error for a field whose value is of the right type but can't be used."""
     return BadRequest(f"{param} {why}", param=param, code="invalid_value")
+
+
+def no_tool_works(names: Sequence[str]) -> BadRequest:
+    """The error for a request whose tools are the provider's own: without them its answer would be made up."""
+    return BadRequest(
+        f"tools: none of them works here: {', '.join(names)} can be run by the provider's own servers alone; "
+        "offer a tool that the client runs itself, or send no tools",
+        param="tools",
+        code="unsupported_tool",
+    )
 
 
 def one_of(words: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 SQLite comes with Python, and its write-ahead log gives what is needed: one writer that commits whole transactions,
 readers that never wait for it. The standard module in threads of our own is used rather than an asyncio wrapper,
-which hops to a thread for each statement; here a thread is woken once for all appends of a turn of the event loop.
+which hops to a thread for each statement; here a thread is woken once for all appends of a millisecond.
 
 `durability = "process"` (SQLite's `synchronous = NORMAL`): a killed process loses nothing that was answered for; a power
 cut may lose the last seconds, and leaves a sound file. `"power"` (`FULL`): each transaction is on the disk before it is
