@@ -5,7 +5,7 @@ own; sessions, rewards, rows and new weights go through `rolltap.client`. Each s
 masks and logprobs (`policy.py`), and the new weights are loaded while the next step's agents are in the middle of
 their replies: no call ends by it, and the record says which weights wrote which token.
 
-    python tests/train_demo [--seeds 1 2 3] [--steps 16] [--threads N] [--plot FILE] [--results FILE]
+    python tests/train_demo [--seeds 1 2 3] [--steps N] [--lr RATE] [--threads N] [--plot FILE] [--results FILE]
 
 What is printed of each step proves the record: recorded logprobs against those that the trainer computes under the same
 weights (at most 1e-3 apart), and importance ratios (1 ± 1e-3 for the first step). The run fails where that does not hold.
@@ -40,7 +40,6 @@ from rolltap_plugins.local.weights import locate
 
 MODEL = "smollm2-135m"
 GAMES_A_SECRET = 4
-LEARNING_RATE = 1e-5
 MOST_DIFFERENCE = 1e-3
 
 
@@ -92,10 +91,10 @@ def greedy(url: str) -> tuple[float, int]:
     return fmean(game.reward for game in games), sum(game.won for game in games)
 
 
-def train(url: str, source: str, scratch: Path, seed: int, steps: int) -> Run:
+def train(url: str, source: str, scratch: Path, seed: int, steps: int, lr: float) -> Run:
     """One run from the original weights."""
     started = time.monotonic()
-    policy = Policy(source, lr=LEARNING_RATE)
+    policy = Policy(source, lr=lr)
     with Client(url) as client, ThreadPoolExecutor(len(NUMBERS) * GAMES_A_SECRET) as pool:
         client.weights(0, path=source)
         run = Run(seed=seed, greedy_before=greedy(url), rewards=[], checks=[])
@@ -183,7 +182,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Run]:
     here = Path(__file__).parent
     parser = argparse.ArgumentParser(prog="train-demo", description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--lr", type=float, default=2e-5)
     parser.add_argument(
         "--threads", type=int, default=os.cpu_count(), help="of the server, and of the trainer"
     )
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Run]:
         served(Path(scratch), asked.threads) as url,
     ):
         for seed in asked.seeds:
-            runs.append(train(url, source, Path(scratch), seed, asked.steps))
+            runs.append(train(url, source, Path(scratch), seed, asked.steps, asked.lr))
             draw(runs, asked.plot)
     if asked.results is not None:
         asked.results.write_text(json.dumps([run.as_json() for run in runs], indent=2) + "\n")

@@ -1,5 +1,6 @@
 """The trainer's half: a policy-gradient step on exactly the ids, masks and logprobs that rolltap has recorded."""
 
+import inspect
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -7,9 +8,9 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 
-ROWS_AT_ONCE = 8
+ROWS_AT_ONCE = 12
 CLIP = 0.2
 """How far a token's probability may move before its gradient is cut off, as in PPO."""
 
@@ -73,15 +74,13 @@ class Policy:
         ids = [row["tokens"] for row in rows]
         first = min(row["mask"].index(True) for row in rows) - 1  # its successor's logprob is wanted
         shared = next((at for at in range(first) if len({row[at] for row in ids}) > 1), first)
-        begun = self.network.model(torch.tensor([ids[0][:shared]]), use_cache=True) if shared else None
-        cache = begun.past_key_values if begun is not None else None
-        if cache is not None:
+        cache = DynamicCache(config=self.network.config)
+        if shared:
+            self._run(torch.tensor([ids[0][:shared]]), cache)
             cache.batch_repeat_interleave(len(rows))
         width = max(map(len, ids)) - shared
         rest = torch.tensor([row[shared:] + [0] * (width - len(row) + shared) for row in ids])
-        hidden = self.network.model(
-            rest, past_key_values=cache, use_cache=cache is not None
-        ).last_hidden_state
+        hidden = self._run(rest, cache)
         found = []
         for place, row in enumerate(rows):
             wanted = [at for at, generated in enumerate(row["mask"]) if generated]
@@ -90,6 +89,12 @@ class Policy:
             targets = torch.tensor([row["tokens"][at] for at in wanted])
             found.append(logits.log_softmax(-1).gather(1, targets.unsqueeze(1))[:, 0])
         return found
+
+    def _run(self, ids: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
+        """The last layer's output for these ids, which `cache` then holds too."""
+        body = self.network.model
+        name = "cache" if "cache" in inspect.signature(body.forward).parameters else "past_key_values"
+        return body(ids, **{name: cache}, use_cache=True).last_hidden_state
 
 
 def advantages(rows: Sequence[Row]) -> list[float]:
