@@ -134,7 +134,7 @@ class TestRequests:
         assert body == {
             "model": "big",
             "messages": [
-                {"role": "developer", "content": "be brief"},
+                {"role": "system", "content": "be brief"},
                 {
                     "role": "user",
                     "content": [

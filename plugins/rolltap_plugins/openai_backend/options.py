@@ -35,6 +35,11 @@ class Options(Struct, frozen=True, kw_only=True):
     reasoning_field: str | None = None
     """The field of a message that past thinking is sent in, "": none; default: "reasoning_content", and none for
     OpenAI's own service."""
+    systems: Literal["", "first", "anywhere"] = ""
+    """Where the server takes system messages. "first", the default but for OpenAI's own service: the text of later ones
+    becomes part of the user message beside them."""
+    developer_role: bool | None = None
+    """Whether the server knows the role "developer"; else it is sent as "system". Default: OpenAI's own service does."""
     stream_usage: bool = True
     """Whether streams are asked to report usage; some old servers refuse the question."""
 
@@ -68,4 +73,6 @@ class Options(Struct, frozen=True, kw_only=True):
             template_kwargs=not openai,
             openai=openai,
             stream_usage=self.stream_usage,
+            systems=self.systems,
+            developer=self.developer_role,
         )

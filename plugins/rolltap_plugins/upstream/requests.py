@@ -16,6 +16,7 @@ from rolltap import (
     ToolCall,
     ToolChoice,
 )
+from rolltap_plugins.upstream.roles import placed
 
 _SPECIAL = frozenset({"extra", "logit_bias", "max_tokens", "n", "top_logprobs"})
 _PLAIN = tuple(name for name in Sampling.__struct_fields__ if name not in _SPECIAL)
@@ -45,13 +46,17 @@ class Style(Struct, frozen=True, kw_only=True):
     """Whether it is OpenAI's own service, or keeps to all that it has."""
     stream_usage: bool = True
     """Whether a stream may be asked to report usage."""
+    systems: str = ""
+    """Where it takes system messages: "first" or "anywhere"; "": first alone, but OpenAI's own service anywhere."""
+    developer: bool | None = None
+    """Whether it knows the role "developer"; None: OpenAI's own service alone does."""
 
 
 def chat_body(request: ChatRequest, model: str, style: Style) -> dict[str, Any]:
     """The whole body. Parameters that rolltap has no name for stand in it as the client sent them."""
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_message(message, style) for message in request.messages],
+        "messages": [_message(message, style) for message in _placed(request, style)],
     }
     if request.stream:
         body["stream"] = True
@@ -66,6 +71,14 @@ def chat_body(request: ChatRequest, model: str, style: Style) -> dict[str, Any]:
         names = (*_EVERYWHERE, *_OPENAI_ONLY) if style.openai else _EVERYWHERE
         body |= {name: fields[name] for name in names if name in fields}
     return body | request.sampling.extra
+
+
+def _placed(request: ChatRequest, style: Style) -> list[Message]:
+    return placed(
+        request.messages,
+        systems=style.systems or ("anywhere" if style.openai else "first"),
+        developer=style.openai if style.developer is None else style.developer,
+    )
 
 
 def _tools(request: ChatRequest) -> dict[str, Any]:
