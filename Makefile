@@ -9,16 +9,17 @@ SERVING := $(VENV)/.made-for-serving
 DEVELOPING := $(VENV)/.made-for-developing
 
 .DELETE_ON_ERROR:
-.PHONY: help run test test-live soak lint docs bench clean
+.PHONY: help run test test-live soak lint docs bench train-demo clean
 
 help:
 	@echo "make run        serve the embedded model; ARGS=\"--config FILE --port N\" are handed to rolltap serve"
 	@echo "make test       all tests that need nothing heavy"
-	@echo "make test-live  the tests with a real vLLM, on the CPU, and with real agents (needs npm)"
+	@echo "make test-live  the tests with a real vLLM, on the CPU, real agents and a real browser (needs npm), and real trainers"
 	@echo "make soak       random rollouts and requests for long: 24,000 turns, 20,000 requests"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make docs       write the generated parts of plugins/README.md"
 	@echo "make bench      the benchmarks"
+	@echo "make train-demo an agent learns a small game on the embedded model, by what is recorded of it"
 	@echo "make clean      remove everything that was made here, .venv included"
 
 run: $(SERVING)
@@ -30,6 +31,7 @@ test: $(DEVELOPING)
 test-live: $(DEVELOPING)
 	PYTHON=$(PYTHON) .ci/vllm-env
 	PYTHON=$(PYTHON) .ci/agents
+	.ci/browser
 	PYTHON=$(PYTHON) .ci/trainers-env
 	$(BIN)/pytest -m live $(ARGS)
 
@@ -48,10 +50,15 @@ docs: $(DEVELOPING)
 	$(BIN)/python .ci/plugin_docs.py
 
 bench: $(DEVELOPING)
+	PYTHON=$(PYTHON) .ci/bench-env
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench; done
 
+train-demo: $(DEVELOPING)
+	$(PIP) matplotlib
+	$(BIN)/python tests/train_demo $(ARGS)
+
 clean:
-	rm -rf $(VENV) .venv-vllm .venv-clients .venv-trainers dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-vllm .venv-clients .venv-trainers .venv-browser .venv-bench dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find core plugins tests plugin_template -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -17,8 +17,10 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+import rolltap
 from rolltap import hookspecs
 from rolltap.plugins import HOOKS
+from rolltap.plugins.rules import declared
 
 README = Path(__file__).parents[1] / "plugins" / "README.md"
 
@@ -57,7 +59,8 @@ def names(plugin: str, module: ModuleType) -> str:
     """What the plugin says it offers."""
     if plugin in VARYING:
         return VARYING[plugin]
-    offered = module.offers() if hasattr(module, "offers") else {}
+    offered = {hook: list(names) for hook, names in declared(module).items()}
+    offered |= module.offers() if hasattr(module, "offers") else {}
     return "; ".join(f"{hook}: {', '.join(f'`{name}`' for name in some)}" for hook, some in offered.items())
 
 
@@ -90,16 +93,48 @@ def choices(kind: object) -> list[str]:
 
 
 def field_docs(options: type[msgspec.Struct]) -> dict[str, str]:
-    """The strings below the fields in the class's source."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(options))).body
-    assert isinstance(definition, ast.ClassDef)  # noqa: S101 - the source of a class
+    """The strings below the fields in the sources of the class and of those that it derives from."""
     found = {}
-    for field, below in zip(definition.body, definition.body[1:], strict=False):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            match below:
-                case ast.Expr(ast.Constant(str(text))):
-                    found[field.target.id] = " ".join(text.split())
+    for owner in options.__mro__[: options.__mro__.index(msgspec.Struct)]:
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(definition, ast.ClassDef)  # noqa: S101 - the source of a class
+        for field, below in zip(definition.body, definition.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                match below:
+                    case ast.Expr(ast.Constant(str(text))):
+                        found.setdefault(field.target.id, " ".join(text.split()))
     return found
+
+
+ENGINES = {"vllm": "VLLMBackend", "sglang": "SGLangBackend", "local": "LocalBackend"}
+"""The token backends among the built-in plugins."""
+
+
+def engines() -> Iterator[str]:
+    """What each engine can do, by its backend's own declarations."""
+    modules = builtins()
+    backends = [getattr(modules[name], backend) for name, backend in ENGINES.items()]
+    yield f"| | {' | '.join(f'`{name}`' for name in ENGINES)} |\n|---|{'---|' * len(ENGINES)}\n"
+    for name in sorted(rolltap.SAMPLING_PARAMETERS):
+        takes = [backend.parameters is None or name in backend.parameters for backend in backends]
+        if not all(takes):
+            yield engine_row(f"`{name}`", takes)
+    yield engine_row("stops at strings itself", [backend.stops_at_strings for backend in backends])
+    for label, method in (("can be paused", "pause"), ("keeps a version of its weights", "set_weights")):
+        own = [getattr(backend, method) is not getattr(rolltap.Backend, method) for backend in backends]
+        yield engine_row(label, own)
+    launches = [
+        "launch" in options.__struct_fields__ for name in ENGINES for options in found_options(modules[name])
+    ]
+    yield engine_row("can be started by rolltap as a process", launches)
+    own = [sorted((backend.parameters or frozenset()) - rolltap.SAMPLING_PARAMETERS) for backend in backends]
+    listed = (", ".join(f"`{name}`" for name in names) or "none" for names in own)
+    yield f"| parameters of its own | {' | '.join(listed)} |\n"
+
+
+def engine_row(label: str, values: list[bool]) -> str:
+    """A row of yes and no."""
+    return f"| {label} | {' | '.join('yes' if value else 'no' for value in values)} |\n"
 
 
 def hooks() -> Iterator[str]:
@@ -135,7 +170,7 @@ def parts(doc: str) -> tuple[str, list[str], str]:
 
 def filled(readme: str) -> str:
     """The README with its generated parts as they should be."""
-    for name, make in (("catalogue", catalogue), ("hooks", hooks)):
+    for name, make in (("engines", engines), ("catalogue", catalogue), ("hooks", hooks)):
         begin, end = f"<!-- {name}: written by `make docs` -->\n", f"<!-- /{name} -->"
         before, found, rest = readme.partition(begin)
         _, found_end, after = rest.partition(end)

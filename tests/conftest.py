@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import openai
 import pytest
 
-pytest_plugins = ["rolltap.testing"]
+pytest_plugins = ["rolltap.testing", "browsing"]
 
 
 @pytest.fixture

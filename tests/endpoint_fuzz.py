@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import aiohttp
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
@@ -37,21 +38,40 @@ _CHAT: Any = {
         {"role": "system", "content": "s"},
         {
             "role": "user",
-            "content": [{"type": "text", "text": "t"}, {"type": "image_url", "image_url": {"url": _IMAGE}}],
+            "content": [
+                {"type": "text", "text": "t", "cache_control": {"type": "ephemeral"}},
+                {"type": "image_url", "image_url": {"url": _IMAGE, "detail": "low"}},
+                {
+                    "type": "file",
+                    "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AA=="},
+                },
+                {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+            ],
+            "x_note": {"a": 1},
         },
         {
             "role": "assistant",
             "content": None,
             "reasoning_content": "r",
+            "reasoning_details": [{"type": "reasoning.text", "text": "r"}],
             "tool_calls": [
-                {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": "b"}'}}
+                {
+                    "id": "c",
+                    "type": "function",
+                    "function": {"name": "f", "arguments": '{"a": "b"}'},
+                    "extra_content": {"google": {"thought_signature": "s"}},
+                },
+                {"id": 4, "type": "custom", "custom": {"name": "edit", "input": "+a"}},
             ],
         },
+        {"role": "tool", "tool_call_id": 4, "content": [{"type": "text", "text": "x"}]},
         {"role": "tool", "tool_call_id": "c", "content": "x"},
         {"role": "user", "content": "go on"},
     ],
-    "tools": [_TOOL],
+    "tools": [_TOOL, {"type": "custom", "custom": {"name": "edit", "format": {"type": "text"}}}],
     "tool_choice": "auto",
+    "return_token_ids": False,
+    "prompt_cache_key": "k",
     "stop": ["zz"],
     "n": 2,
     "max_tokens": 50,
@@ -61,16 +81,18 @@ _CHAT: Any = {
     "top_logprobs": 2,
     "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": _SCHEMA}},
     "stream": True,
-    "stream_options": {"include_usage": True},
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     "chat_template_kwargs": {"enable_thinking": False},
     "parallel_tool_calls": False,
 }
 _COMPLETIONS: Any = {
     "model": "tokens",
-    "prompt": "once upon a time",
+    "prompt": ["once upon a time", [1, 2, 3], "two"],
     "n": 2,
     "logprobs": 1,
     "echo": True,
+    "prompt_logprobs": 1,
+    "return_token_ids": True,
     "stop": "zz",
     "seed": 1,
     "stream": False,
@@ -82,19 +104,45 @@ _RESPONSES: Any = {
     "input": [
         {
             "role": "user",
-            "content": [{"type": "input_text", "text": "t"}, {"type": "input_image", "image_url": _IMAGE}],
+            "content": [
+                {"type": "input_text", "text": "t"},
+                {"type": "input_image", "image_url": _IMAGE, "detail": "auto"},
+                {"type": "input_file", "filename": "a.txt", "file_data": "SGk="},
+            ],
         },
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "t"}]},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "t"}]},
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c", "output": "x"},
+        {"type": "custom_tool_call", "call_id": "d", "name": "edit", "input": "+a"},
+        {
+            "type": "function_call_output",
+            "call_id": "c",
+            "output": [{"type": "input_image", "image_url": _IMAGE}],
+        },
+        {"type": "custom_tool_call_output", "call_id": "d", "output": "x"},
+        {
+            "type": "local_shell_call",
+            "call_id": "e",
+            "action": {"type": "exec", "command": ["pwd"], "env": {}},
+        },
+        {"type": "local_shell_call_output", "id": "o", "output": "/"},
+        {"type": "computer_call_output", "call_id": "g", "output": {"image_url": _IMAGE}},
+        {"type": "mcp_call", "id": "m", "name": "n", "arguments": "{}", "output": "x"},
+        {"type": "compaction", "encrypted_content": "rolltap:eyJzdW1tYXJ5IjoicyJ9"},
+        {"type": "reasoning", "encrypted_content": "rolltap:eyJhIjpbMV19", "summary": []},
+        {"type": "additional_tools", "role": "developer", "tools": []},
     ],
     "tools": [
+        {
+            "type": "custom",
+            "name": "edit",
+            "format": {"type": "grammar", "syntax": "lark", "definition": "s"},
+        },
         {"type": "function", "name": "f", "parameters": _SCHEMA, "strict": False},
         {"type": "web_search"},
     ],
     "text": {"format": {"type": "json_schema", "name": "n", "schema": _SCHEMA}},
-    "reasoning": {"effort": "low"},
+    "reasoning": {"effort": "low", "summary": "auto"},
     "include": ["message.output_text.logprobs"],
     "previous_response_id": None,
     "store": True,
@@ -185,6 +233,8 @@ QUERIES = [
     "?mask=%00",
     "?after=-1",
     "?format=x",
+    "?limit=1&order=asc",
+    "?stream=true",
     "?" + "a" * 3000,
     "?%",
     "?a=%ff",
@@ -233,14 +283,14 @@ class TalkingChatBackend(ChatBackend):
 
 
 class Fuzzer:
-    """Makes requests."""
+    """Makes requests, to all routes but those whose streams last as long as their reader."""
 
     def __init__(self, seed: int, server: RunningServer) -> None:
         self._random = random.Random(seed)
         self._routes = [
             (route.method, route.resource.canonical)
             for route in server.app.router.routes()
-            if route.resource is not None and route.method != "*"
+            if route.resource is not None and route.method != "*" and "events" not in route.resource.canonical
         ]
         self.sessions: list[str] = []
         self.replies = ["resp_0"]
@@ -258,13 +308,13 @@ class Fuzzer:
             headers[rng.choice(["x-rolltap-session", "x-api-key"])] = rng.choice(self.sessions)
         if rng.random() < 0.03:
             method = rng.choice(["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "NONSENSE"])
-        filled = path.replace("{sid}", self._session())
+        filled = path.replace("{sid}", self._session()).replace("{reply_id}", rng.choice(self.replies))
         return Sent(
             method,
             filled + rng.choice(QUERIES if rng.random() < 0.2 else [""]),
             body,
             headers,
-            rng.random() < 0.05,
+            rng.random() < 0.05 or path.endswith("/events"),  # which never end
         )
 
     def _session(self) -> str:
@@ -280,6 +330,10 @@ class Fuzzer:
             body["model"] = rng.choice(["chat", "tokens", "", None])
         if rng.random() < 0.2 and isinstance(body, dict) and "/responses" in path:
             body["previous_response_id"] = rng.choice(self.replies)
+        if rng.random() < 0.2 and isinstance(body, dict) and isinstance(body.get("input"), list):
+            kind, number = rng.choice(["msg", "rs", "fc", "x"]), rng.choice(["0", "1", "٣", ""])
+            name = f"{kind}_{rng.choice(self.replies).removeprefix('resp_')}_{number}"
+            body["input"].append({"type": "item_reference", "id": name})
         return json.dumps(body, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
 
     def _damaged(self, body: Any) -> Any:
@@ -369,6 +423,10 @@ async def _exchange(server: RunningServer, fuzzer: Fuzzer, sent: Sent) -> int:
         raise AssertionError(
             f"{type(error).__name__}: {str(error)[:500]} instead of an answer to\n{sent}"
         ) from error
+    finally:
+        if sent.path.startswith("/admin/pause"):  # else all others wait for the end of it
+            async with server.http.post("/admin/resume", json={}) as resumed:
+                assert resumed.status == 200, await resumed.text()
 
 
 def _check(response: aiohttp.ClientResponse, data: bytes, sent: Sent, fuzzer: Fuzzer) -> None:
@@ -380,7 +438,10 @@ def _check(response: aiohttp.ClientResponse, data: bytes, sent: Sent, fuzzer: Fu
         assert response.content_type == "application/json", shown
         error = json.loads(data)["error"]
         assert error["message"], shown
-        assert error["type"] not in {"server_error", "api_error"}, shown
+        kind = (
+            error["status"] if "status" in error else error["type"]
+        )  # Google's word, or OpenAI's and Anthropic's
+        assert kind not in {"server_error", "api_error", "INTERNAL"}, shown
     if response.content_type == "text/event-stream":
         assert data.endswith(b"\n\n"), shown
         for fault in (b'"server_error"', b'"api_error"', b"response.failed", b"event: error"):
@@ -404,8 +465,13 @@ def _logged_errors() -> Iterator[list[str]]:
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+            error = record.exc_info[1] if record.exc_info else None
+            if isinstance(error, HttpProcessingError):
                 return  # what is no HTTP is answered and logged by aiohttp, before any handler
+            if isinstance(error, web.RequestPayloadError) and isinstance(
+                error.__cause__, HttpProcessingError
+            ):
+                return  # the same for a body that is found damaged once its request has been answered
             trace = "".join(traceback.format_exception(*record.exc_info)) if record.exc_info else ""
             logged.append(record.getMessage() + "\n" + trace)
 

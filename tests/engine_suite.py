@@ -28,7 +28,7 @@ SHORT = 6
 """Tokens of most answers: a real model on a shared CPU makes some twenty a second."""
 
 END_OF_TURN = 2
-"""The model's `<|im_end|>`, with which it ends a turn."""
+"""SmolLM2's `<|im_end|>`, with which it ends a turn."""
 
 MASKED, MASKED_LOGPROB = -100, 1.0
 
@@ -46,10 +46,12 @@ class Engine:
         model: str,
         rescore: Callable[[list[int]], Awaitable[list[float | None]]],
         running: Callable[[], Awaitable[float]],
+        end: int = END_OF_TURN,
     ) -> None:
         """`rescore` gives each id's raw logprob after those before it (the first's is None), `running` how many
-        sequences the engine is working at.
+        sequences the engine is working at, `end` is the id with which the model ends a turn.
         """
+        self.end = end
         self.url = url
         self.model = model
         self.rescore = rescore
@@ -429,7 +431,7 @@ async def cut_turns(engine: Engine) -> None:
         seams = [at for at in range(1, len(leaf["tokens"])) if _ends_before(leaf, at)]
         assert len(seams) == leaf["full_text"].count("<|im_start|>assistant") - 1 > 0
         for at in seams:
-            assert leaf["tokens"][at - 1 : at + 1].count(END_OF_TURN) == 1, (at, leaf["full_text"])
+            assert leaf["tokens"][at - 1 : at + 1].count(engine.end) == 1, (at, leaf["full_text"])
 
 
 def _ends_before(leaf: Node, at: int) -> bool:
@@ -549,7 +551,7 @@ async def damages_are_seen(engine: Engine) -> None:
     await _talk(rollout, [SYSTEM], QUESTIONS[:2])
     (leaf,) = await rollout.prove()
     shown = [at for at, token in enumerate(leaf["masked_tokens"]) if token != MASKED]
-    end = leaf["tokens"].index(END_OF_TURN, shown[0])
+    end = leaf["tokens"].index(engine.end, shown[0])
     for damage in (
         lambda node: _replace(node, 4, node["tokens"][4] + 1),
         lambda node: _replace(node, shown[1], node["tokens"][shown[1]] + 1),

@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from rolltap import SessionSummary
+from rolltap import ImagePart, Message, SessionSummary, TextPart, ToolCall
 from rolltap.record import CallRecorded, Context, Output, Prompt, Times, pack_ids, pack_logprobs
 from rolltap.record.fold import SessionRecord
 from rolltap.record.views import views
@@ -95,3 +95,40 @@ class RewardedNode:
     @property
     def rewards(self):
         return {"reward": self._reward}
+
+
+SEARCH = Message(
+    role="assistant",
+    reasoning="Look it up.",
+    tool_calls=(
+        ToolCall(name="search", arguments='{"q": "rolltap"}', id="c1"),
+        ToolCall(name="odd", arguments="[1]", id="c2"),
+    ),
+)
+CONVERSATION = [
+    call(
+        "x",
+        None,
+        [1, 2],
+        [([3], [-0.5], {"message": SEARCH})],
+        messages=[
+            Message(role="system", content="Be brief."),
+            Message(role="assistant", content="An example that nobody generated."),
+            Message(
+                role="user",
+                content=(TextPart(text="What is it?"), ImagePart(url="data:image/gif;base64,R0lG")),
+            ),
+        ],
+    ),
+    call(
+        "y",
+        "x.0",
+        [4],
+        [([5], [-1.0], {"message": Message(role="assistant", content="A middleware.")})],
+        messages=[
+            Message(role="tool", content="rolltap: …", tool_call_id="c1"),
+            Message(role="tool", content="Nobody asked.", tool_call_id="c9"),
+        ],
+    ),
+]
+"""A conversation with a tool, an image, an example that nobody generated, and an answer to a call that was not made."""

@@ -14,7 +14,7 @@ from transformers import (
     PretrainedConfig,
 )
 
-from rolltap import Sampling, TokenDelta
+from rolltap import Sampling, TokenDelta, TokenRequest
 from rolltap_plugins.local import LocalBackend, LocalOptions
 
 VOCAB, CONTEXT, EOS, OTHER_EOS = 64, 96, 2, 3
@@ -36,9 +36,9 @@ KINDS: dict[str, PretrainedConfig] = {
 }
 
 
-def save(kind, folder, **generation):
+def save(kind, folder, *, seed=7, **generation):
     """Save a model of a kind, with a generation config of these entries."""
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     network = AutoModelForCausalLM.from_config(KINDS[kind])
     network.generation_config = GenerationConfig(eos_token_id=[EOS, OTHER_EOS], pad_token_id=0, **generation)
     network.save_pretrained(folder)
@@ -61,9 +61,16 @@ async def serving(folder, **options):
         await backend.close()
 
 
-async def collect(backend, prompt, **sampling) -> list[TokenDelta]:
+def asking(prompt, *, stream=True, cache_salt="", **sampling) -> TokenRequest:
+    """A request for what comes after a prompt."""
+    return TokenRequest(
+        prompt_ids=tuple(prompt), sampling=Sampling(**sampling), stream=stream, cache_salt=cache_salt
+    )
+
+
+async def collect(backend, prompt, **asked) -> list[TokenDelta]:
     """All deltas of a request."""
-    return [delta async for delta in backend.generate(prompt, Sampling(**sampling))]
+    return [delta async for delta in backend.generate(asking(prompt, **asked))]
 
 
 def ids_of(deltas, index=0):

@@ -45,9 +45,14 @@ class ScriptedVLLM:
     cut: int = 0
     """Frames are sent in pieces of so many bytes; 0: each in one."""
     pause: float = 0.0
-    """Seconds before each frame."""
+    """Seconds before each frame, and for each token of a reply that is not streamed."""
     frames: list[bytes] | None = None
     """Sent in place of the choices' frames."""
+    whole: bytes | None = None
+    """Sent in place of the choices where no stream is asked for."""
+    paused: bool = False
+    pauses: list[str] = field(default_factory=list)
+    """The modes of the pauses so far."""
     error: Callable[[], web.Response] | None = None
     """The answer to each generating request."""
     asked: list[tuple[str, dict[str, Any], dict[str, str]]] = field(default_factory=list)
@@ -63,6 +68,10 @@ class ScriptedVLLM:
         if self.development:
             app.router.add_get("/server_info", self._server_info)
             app.router.add_get("/weight_info", self._weight_info)
+            app.router.add_get("/is_paused", self._is_paused)
+            app.router.add_post("/pause", self._pause)
+            app.router.add_post("/resume", self._resume)
+            app.router.add_post("/update_weight_version", self._update_weight_version)
         return app
 
     async def _version(self, request: web.Request) -> web.Response:
@@ -78,6 +87,25 @@ class ScriptedVLLM:
 
     async def _weight_info(self, request: web.Request) -> web.Response:
         return web.json_response({"weight_version": self.weight_version})
+
+    async def _is_paused(self, request: web.Request) -> web.Response:
+        return web.json_response({"is_paused": self.paused})
+
+    async def _pause(self, request: web.Request) -> web.Response:
+        self.pauses.append(request.query["mode"])
+        self.paused = True
+        return web.json_response({"status": "paused"})
+
+    async def _resume(self, request: web.Request) -> web.Response:
+        self.paused = False
+        return web.json_response({"status": "resumed"})
+
+    async def _update_weight_version(self, request: web.Request) -> web.Response:
+        version = (await request.json())["new_version"]
+        if not isinstance(version, str):
+            return refusal(422, "Input should be a valid string", "Bad Request")
+        self.weight_version = version
+        return web.json_response({"success": True, "new_version": version})
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         if not self.scale_out:
@@ -100,6 +128,8 @@ class ScriptedVLLM:
             return self.error()
         if body["model"] != self.model:
             return refusal(404, f"The model `{body['model']}` does not exist.", "NotFoundError")
+        if not body["stream"]:
+            return await self._whole(prompt, event)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         self.running += 1
@@ -113,6 +143,27 @@ class ScriptedVLLM:
             self.running -= 1
         return response
 
+    async def _whole(self, prompt: list[int], event: Any) -> web.Response:
+        self.running += 1
+        try:
+            await asyncio.sleep(self.pause * max(len(choice.tokens) for choice in self.choices))
+            if self.whole is not None:
+                return web.Response(body=self.whole, content_type="application/json")
+            events = [
+                event(index, choice, 0, max(len(choice.tokens), 1), prompt if self.echo else None)
+                for index, choice in enumerate(self.choices)
+            ]
+            reply = {**events[0], "choices": [each["choices"][0] for each in events]}
+            return web.json_response(reply | {"usage": self._usage(prompt)})
+        finally:
+            self.running -= 1
+
+    def _usage(self, prompt: list[int]) -> dict[str, Any]:
+        usage: dict[str, Any] = {"prompt_tokens": len(prompt), "total_tokens": 9, "completion_tokens": 3}
+        if self.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        return usage
+
     def _frames(self, prompt: list[int], event: Any) -> list[bytes]:
         frames = []
         for start in range(0, max(len(choice.tokens) for choice in self.choices), self.tokens_an_event):
@@ -120,10 +171,7 @@ class ScriptedVLLM:
                 if start < len(choice.tokens):
                     end = start + self.tokens_an_event
                     frames.append(event(index, choice, start, end, prompt if self.echo else None))
-        usage: dict[str, Any] = {"prompt_tokens": len(prompt), "total_tokens": 9, "completion_tokens": 3}
-        if self.cached_tokens is not None:
-            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
-        frames.append({"id": "x", "choices": [], "usage": usage})
+        frames.append({"id": "x", "choices": [], "usage": self._usage(prompt)})
         return [*map(frame, frames), b"data: [DONE]\n\n"]
 
     def generate_event(

@@ -1,5 +1,6 @@
 """What the README shows is what happens."""
 
+import asyncio
 import os
 import re
 import signal
@@ -7,7 +8,9 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
+import openai
 import pytest
 
 from rolltap.config import Config
@@ -76,3 +79,56 @@ def test_the_config_is_one():
     (model,) = Config.load(tomllib.loads(toml)).models
     assert (model.name, model.backends[0].kind) == ("qwen3-4b", "vllm")
     assert len(toml.strip().splitlines()) == 5
+
+
+def agent(session, prompt):
+    """What the README's agent does, and a reward."""
+    with openai.OpenAI(base_url=session.base_url, api_key="unused") as client:
+        client.chat.completions.create(model=session.model_name, messages=prompt)
+    return 1.0
+
+
+def trained(code, server, **given):
+    """The names that an example of the README leaves, run in a thread."""
+    lines = [line for line in code.splitlines() if line.strip()]
+    assert len(lines) <= 10
+    names = dict(given)
+    exec(code.replace("http://127.0.0.1:9100", server.url), names)
+    return names
+
+
+async def test_trl_takes_ten_lines(rolltap_serve, rolltap_tokenizer, monkeypatch):
+    server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer, lambda ids, sampling: "It is 42."))
+    prompts, collected = [[{"role": "user", "content": "What is six times seven?"}]] * 2, {}
+
+    class GRPOTrainer:
+        """What TRL's does with what it is given; tests/live has the real one."""
+
+        def __init__(self, model, *, reward_funcs, rollout_func, train_dataset):
+            self.rollouts, self.rewards, self.prompts = rollout_func, reward_funcs, train_dataset
+
+        def train(self):
+            batch = self.rollouts(self.prompts, self)
+            collected["rewards"] = self.rewards(batch["completion_ids"], **batch)
+
+    monkeypatch.setitem(sys.modules, "trl", SimpleNamespace(GRPOTrainer=GRPOTrainer))
+    await asyncio.to_thread(trained, blocks("python")[2], server, model=None, tasks=prompts)
+    assert collected["rewards"] == [1.0, 1.0]
+
+
+async def test_any_other_trainer_takes_ten_lines(rolltap_serve, rolltap_tokenizer):
+    server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer, lambda ids, sampling: "It is 42."))
+    names = await asyncio.to_thread(trained, blocks("python")[3], server, agent=agent)
+    assert [row["reward_score"] for row in names["rows"]] == [1.0] * 8
+
+
+async def test_the_loop_around_new_weights_runs(rolltap_serve, rolltap_tokenizer):
+    (code,) = [block for block in blocks("python") if "rolltap.pause(" in block]
+    server = await rolltap_serve(ScriptedTokenBackend(rolltap_tokenizer, ["Hi."]))
+    session = await server.session()
+    await server.post(f"/{session}/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})
+    script = code.replace("http://127.0.0.1:9100", server.url).replace("SESSION", repr(session))
+    await asyncio.to_thread(exec, script, {})
+    async with server.http.get("/admin/state") as response:
+        state = await response.json()
+    assert (state["paused"], state["versions"]) == (False, {"test-model": 3})

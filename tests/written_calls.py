@@ -163,7 +163,8 @@ class Native(NamedTuple):
 
 
 def _reader(module: Any, name: str, *tools: Any) -> Callable[[], ToolParser]:
-    found: Callable[[], ToolParser] = module.tool_parser(name, *tools)
+    declared = module.tool_parser
+    found: Callable[[], ToolParser] = declared[name] if isinstance(declared, dict) else declared(name, *tools)
     return found
 
 

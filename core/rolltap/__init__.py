@@ -10,7 +10,7 @@ It records every rollout as exact token ids, loss masks and logprobs. What is pu
 """
 
 from rolltap.bases.backends import SAMPLING_PARAMETERS, Backend, BackendView, PauseMode, TokenBackend
-from rolltap.bases.converters import ErrorReply, MessageConverter, StreamEncoder
+from rolltap.bases.converters import ErrorReply, MessageConverter, ReadBefore, Replies, StreamEncoder
 from rolltap.bases.exports import Export, ExportFile, ExportFormat, ExportOptions, json_line
 from rolltap.bases.parsers import Reasoning, ReasoningParser, ToolParser
 from rolltap.bases.server import Server
@@ -57,6 +57,7 @@ from rolltap.types.generation import (
     Choice,
     Completion,
     FinishReason,
+    PromptToken,
     TokenDelta,
     TokenLogprob,
     TokenRequest,
@@ -65,7 +66,7 @@ from rolltap.types.generation import (
 )
 from rolltap.types.in_process import BackendResponse, StreamEvent
 from rolltap.types.ledger import SessionInfo, SessionSummary
-from rolltap.types.nodes import NodeView
+from rolltap.types.nodes import NodeView, TreeView
 
 __version__ = "0.1.0"
 
@@ -103,8 +104,11 @@ __all__ = [
     "Part",
     "PauseMode",
     "PluginError",
+    "PromptToken",
+    "ReadBefore",
     "Reasoning",
     "ReasoningParser",
+    "Replies",
     "RequestError",
     "Role",
     "RolltapError",
@@ -127,6 +131,7 @@ __all__ = [
     "ToolCallDelta",
     "ToolChoice",
     "ToolParser",
+    "TreeView",
     "Unreachable",
     "Unsupported",
     "UpstreamError",

@@ -138,6 +138,10 @@ class _View(BackendView):
         return self._handle.in_flight
 
     @property
+    def queued(self) -> int:
+        return self._handle.queued
+
+    @property
     def last_error(self) -> str | None:
         return self._handle.last_error
 

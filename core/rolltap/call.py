@@ -125,6 +125,8 @@ class Call:
         """What was recorded of it."""
         self.recording = False
         """Whether what was generated is being stored, or is."""
+        self.ending = False
+        """Whether everything has been generated, and its turn's last deltas are known."""
         self.notes: list[str] = []
         """What a reader of its nodes should know of how it came about, in words."""
         self.turn: Turn | None = None
@@ -212,23 +214,27 @@ class Call:
 
     async def _follow(self) -> AsyncGenerator[ChatDelta, None]:
         """What came so far, then every delta as it comes."""
-        if self._over:
-            if self._error is not None:
-                raise self._error
+        if self._over and self._error is not None:
+            raise self._error
+        if self._over or self.completion.choices:
             for delta in as_deltas(self.completion.choices):
                 yield delta
             return
-        follower = _Follower(as_deltas(self.turn.answer().choices, ended=False) if self.turn else [])
+        ending = self.ending  # the last deltas are about to come: they would say again what the answer holds
+        so_far = as_deltas(self.turn.answer().choices, ended=False) if self.turn and not ending else []
+        follower = _Follower(so_far)
         self._followers.append(follower)
         try:
             while True:
-                while follower.waiting:
+                while follower.waiting and not ending:
                     yield follower.waiting.popleft()
                 if self._over:
                     break
                 await follower.news()
             if self._error is not None:
                 raise self._error
+            for delta in as_deltas(self.completion.choices) if ending else ():
+                yield delta
         finally:
             self._followers.remove(follower)
             if not self._followers and self._orphan is not None and not self._over:
@@ -245,6 +251,13 @@ class Call:
         for callback in self.on_over:
             callback()
 
+    def abandon(self) -> None:
+        """Nobody will read it: it is over without having begun. One that somebody else reads already goes on."""
+        if self._driven:
+            return
+        self.given_up = True
+        self._end()
+
     def finish(self, turn: Turn) -> None:
         """The turn has answered everything: its reply is the call's."""
         choices, _, extra = turn.answer()
@@ -253,6 +266,7 @@ class Call:
             choices=choices,
             usage=turn.usage(),
             extra=extra,
+            ended=int(time.time()),
             node_ids=tuple(node.id for node in self.nodes),
         )
 

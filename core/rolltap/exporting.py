@@ -16,7 +16,7 @@ OFF_LOOP_TOKENS = 20_000
 """Sessions of more tokens than this are made into rows in a thread."""
 
 
-class SessionExported(Struct, frozen=True, tag="rolltap.session", tag_field="rolltap"):
+class SessionExported(Struct, frozen=True, tag="exported", tag_field="rolltap"):
     """A line between the rows, where a reader has asked for progress: all rows of a session have come."""
 
     session: str
@@ -25,7 +25,9 @@ class SessionExported(Struct, frozen=True, tag="rolltap.session", tag_field="rol
     """Of all sessions up to this one: how many nodes were left out, by the reason."""
 
 
-_PROGRESS = msgspec.json.encode(SessionExported(session="", rows=0, left_out={}))[:28]
+_PROGRESS = b'{"rolltap":"exported",'
+"""What such a line begins with, and no row does."""
+
 _decoder = msgspec.json.Decoder(SessionExported)
 
 
@@ -53,8 +55,9 @@ async def export_lines(
 ) -> AsyncIterator[bytes]:
     """Lines of JSON, a session's at a time: memory is that of one session."""
     async for session, nodes in sessions:
+        # Picked here, not in the thread: which leaf trains what must not change from one node to the next.
         picked = export.pick(nodes)
-        if sum(map(_num_tokens, picked)) > OFF_LOOP_TOKENS:
+        if sum(node.num_tokens for node in picked) > OFF_LOOP_TOKENS:
             lines = await asyncio.to_thread(_lines, export, session, picked)
         else:
             lines = _lines(export, session, picked)
@@ -62,10 +65,6 @@ async def export_lines(
             done = SessionExported(session=session.uuid, rows=len(lines), left_out=dict(export.left_out))
             lines.append(msgspec.json.encode(done) + b"\n")
         yield b"".join(lines)
-
-
-def _num_tokens(node: NodeView) -> int:
-    return node.num_tokens
 
 
 def _lines(export: Export, session: SessionSummary, nodes: Sequence[NodeView]) -> list[bytes]:

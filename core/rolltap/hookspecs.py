@@ -2,6 +2,8 @@
 
 Mark an implementation with `@rolltap.hookimpl`; take only the arguments you need. `None` means "not mine": the next
 plugin is asked. Plugins from outside are asked before the built-in ones, and pluggy's `tryfirst` and `trylast` work.
+A hook that is asked by a name may be a mapping in place of a function, `{name: class}`: what stands there is the answer,
+or, where the hook answers with an instance, is called with those of the hook's other arguments that it takes.
 A hook may be a plain function or a coroutine function, except where it says otherwise. An exception, an answer of a
 type that is not allowed, or none within `[plugins] time_limit_s` ends the request (or the start) with an error that
 names the plugin; it never harms a session.
@@ -12,6 +14,7 @@ Each example is a whole plugin: save it as a file in a folder, and `rolltap serv
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import click
 import pluggy
 from aiohttp import web
 
@@ -24,7 +27,7 @@ from rolltap.bases.stores import Store
 from rolltap.errors import ErrorInfo
 from rolltap.types.chat import ChatRequest
 from rolltap.types.ledger import SessionInfo
-from rolltap.types.nodes import NodeView
+from rolltap.types.nodes import NodeView, TreeView
 
 PROJECT = "rolltap"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -55,9 +58,7 @@ def tool_parser(
             open, close = "<call>", "</call>"
 
 
-        @rolltap.hookimpl
-        def tool_parser(name):
-            return AngleParser if name == "angle" else None
+        tool_parser = {"angle": AngleParser}
     """
 
 
@@ -80,9 +81,7 @@ def reasoning_parser(name: str, tokenizer: Any) -> Callable[[], ReasoningParser]
             open, close = "<plan>", "</plan>"
 
 
-        @rolltap.hookimpl
-        def reasoning_parser(name):
-            return PlanParser if name == "plan" else None
+        reasoning_parser = {"plan": PlanParser}
     """
 
 
@@ -110,9 +109,7 @@ def create_backend(kind: str, options: dict[str, Any], model: str) -> Backend | 
                 yield rolltap.ChatDelta(finish_reason="stop")
 
 
-        @rolltap.hookimpl
-        def create_backend(kind):
-            return Parrot() if kind == "parrot" else None
+        create_backend = {"parrot": Parrot}
     """
 
 
@@ -164,9 +161,7 @@ def message_converter(dialect: str) -> MessageConverter | None:
                 return rolltap.ErrorReply(status=info.status, body={"error": info.message})
 
 
-        @rolltap.hookimpl
-        def message_converter(dialect):
-            return Plain() if dialect == "plain" else None
+        message_converter = {"plain": Plain}
 
 
         @rolltap.hookimpl
@@ -288,9 +283,7 @@ def create_store(kind: str, options: dict[str, Any]) -> Store | None:
                 self.logs.pop(session, None)
 
 
-        @rolltap.hookimpl
-        def create_store(kind):
-            return Lists() if kind == "lists" else None
+        create_store = {"lists": Lists}
     """
 
 
@@ -317,9 +310,52 @@ def export_format(name: str) -> ExportFormat | None:
                     yield {"prompt": tokens[:cut], "answer": tokens[cut:]}
 
 
+        export_format = {"pairs": Pairs}
+    """
+
+
+@hookspec
+def label_tree(tree: TreeView, session: SessionInfo) -> str | None:
+    """Say in a word what a tree of a session's forest is.
+
+    Asked: when nodes are read, once for each tree. First answer wins. Nodes have it as `lineage`, and exports select by it.
+
+    :param tree: how the tree began.
+    :param session: the session.
+    :returns: such as "main", "sub-agent", "title", "compaction", "other".
+
+    Example: trees that were offered no tools are drafts::
+
+        import rolltap
+
+
         @rolltap.hookimpl
-        def export_format(name):
-            return Pairs() if name == "pairs" else None
+        def label_tree(tree):
+            return None if tree.tools else "draft"
+    """
+
+
+@hookspec
+def register_commands(cli: click.Group) -> None:
+    """Add commands of your own to the command `rolltap`.
+
+    Asked: when a command is called that rolltap does not have, and for `rolltap --help`. Every plugin is asked. Not a
+    coroutine function.
+
+    :param cli: the group of commands; `@cli.command()` adds one.
+
+    Example: `rolltap hello`::
+
+        import click
+
+        import rolltap
+
+
+        @rolltap.hookimpl
+        def register_commands(cli):
+            @cli.command(help="Greet.")
+            def hello():
+                click.echo("Hello.")
     """
 
 

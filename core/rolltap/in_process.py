@@ -65,7 +65,7 @@ class ChatBackend(backends.ChatBackend):
         response = await _send(self, OPENAI, body)
         for choice in response.body.get("choices", ()):
             for call in choice["message"].get("tool_calls", ()):
-                if not call["function"]["name"]:
+                if "function" in call and not call["function"]["name"]:
                     del call["function"]  # as the upstream said it: a call of no function
         return response
 

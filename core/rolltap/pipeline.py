@@ -15,9 +15,9 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -37,7 +37,7 @@ from rolltap.errors import (
 from rolltap.idempotency import SameCalls
 from rolltap.models import Model, Models
 from rolltap.plugins import Plugins
-from rolltap.record.views import view
+from rolltap.recording import Recorder
 from rolltap.session import Session
 from rolltap.session_settings import pinned
 from rolltap.turns.base import Turn
@@ -49,7 +49,7 @@ from rolltap.turns.readers import readers_for
 from rolltap.turns.token import TokenTurn, aborted_error
 from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta
-from rolltap.types.ledger import CallBegun, CallFailed, CallRecorded, Context, Times, TokenCounts
+from rolltap.types.ledger import CallBegun, Context
 from rolltap.weights import WeightUpdates
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,13 @@ of these: the request itself may be what brings engines down."""
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 0.05, 1.0
 """How long to wait before the next backend is asked: twice as long each time, so that many failing at once are not
 all asked in the same moment."""
+
+_SHUTTING_DOWN = ErrorInfo(
+    status=503, message="the server is shutting down; ask again", code="shutting_down", retry_after=5
+)
+
+_CUT_WITHIN_S = 5.0
+"""How long a call that was cut may take to record what it has and to tell its client."""
 
 UNHEALTHY_STATUSES = frozenset({500, 502, 503, 504})
 """Failures for which a backend, not the request, is to blame."""
@@ -78,9 +85,11 @@ class Pipeline:
         self._plugins = plugins
         self._request_timeout_s = request_timeout_s
         self._same = SameCalls()
-        self._background: set[asyncio.Task[Any]] = set()
-        self.counts: Counter[str] = Counter()
-        """How many completions were recorded, untrainable, drifted, aborted."""
+        self.recorder = Recorder(models, plugins)
+        self.running: set[Call] = set()
+        """The calls in flight."""
+        self.draining = False
+        """Whether the server is about to end."""
 
     def begin(
         self,
@@ -103,6 +112,8 @@ class Pipeline:
         model = self.model_for(request, session)
         call = Call(self.effective(request, session, model), session, model, origin, self._steps)
         call.asked_model = request.model
+        self.running.add(call)
+        call.on_over.append(lambda: self.running.discard(call))
         if isinstance(session, Session):
             session.calls.add(call)
             call.on_over.append(lambda: session.calls.discard(call))
@@ -122,10 +133,25 @@ class Pipeline:
         """What an exception means to a client."""
         return await classify(self._plugins, error, handle)
 
+    async def drain(self, limit_s: float) -> None:
+        """Wait for the calls in flight; after the limit, end what still runs with an error that says so."""
+        self.draining = True
+        if self.running:
+            waits = [asyncio.ensure_future(call.wait_over()) for call in self.running]
+            _, late = await asyncio.wait(waits, timeout=limit_s)
+            for call in [*self.running]:
+                call.cut(_SHUTTING_DOWN)
+            if late:
+                await asyncio.wait(late, timeout=_CUT_WITHIN_S)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many completions were recorded, untrainable, drifted, aborted."""
+        return self.recorder.counts
+
     async def close(self) -> None:
         """Wait until what is still being recorded is stored."""
-        while self._background:
-            await asyncio.gather(*self._background)
+        await self.recorder.close()
 
     def model_for(self, request: ChatRequest, session: Session | Unrecorded) -> Model:
         """The model that a request names, else its session's, else the default.
@@ -164,19 +190,19 @@ class Pipeline:
                 async for delta in deltas:
                     yield delta
         except CallCut as cut:
-            await self._record_cut(call, cut.info)
+            await self.recorder.cut(call, cut.info)
             raise
         except (GeneratorExit, asyncio.CancelledError):
             info = call.was_cut()
             if info is not None:
-                await self._record_cut(call, info)
+                await self.recorder.cut(call, info)
                 raise CallCut(info) from None
-            self._in_background(self._record_left(call, call.turn))
+            self.recorder.in_background(self.recorder.left(call, call.turn))
             raise
         except StoreError:
             raise
         except Exception as error:
-            await self._note_failed(call, error)
+            await self.recorder.note_failed(call, error)
             raise
 
     async def _attempts(self, call: Call) -> AsyncGenerator[ChatDelta, None]:
@@ -204,8 +230,8 @@ class Pipeline:
                 turn = await self._after_failure(call, turn, error, failed, started=started)
                 continue
             handle.succeeded()
-            ends = turn.final_deltas()
-            await self._record_whole(call, turn)
+            ends, call.ending = turn.final_deltas(), True
+            await self.recorder.whole(call, turn)
             call.finish(turn)
             for delta in ends:
                 yield delta
@@ -241,11 +267,6 @@ class Pipeline:
             await session.append(
                 CallBegun(call_id=call.id, request_id=call.origin.request_id, begun_at=call.sent_at)
             )
-
-    async def _note_failed(self, call: Call, error: Exception) -> None:
-        session = call.recorded_session
-        if session is not None and call.id in session.record.begun:
-            await session.append(CallFailed(call_id=call.id, reason=str(error)))
 
     def _too_long(self) -> ErrorInfo:
         return ErrorInfo(
@@ -286,6 +307,11 @@ class Pipeline:
         if isinstance(backend, ChatBackend):
             if request.prompt is not None:
                 raise BadRequest(f"model {model.name!r} answers chats only, no raw prompts", param="prompt")
+            if request.return_token_ids:
+                raise BadRequest(
+                    f"backend {handle.name} of model {model.name!r} works in text: there are no ids to return",
+                    param="return_token_ids",
+                )
             placement = Placement(
                 Context(model.name)
             )  # without a session, finding it would be work for nothing
@@ -331,94 +357,6 @@ class Pipeline:
         log.error("plugin %s: its backend %s failed", handle.plugin, handle.name, exc_info=error)
         message = f"backend {handle.name} (plugin {handle.plugin}) raised {type(error).__name__}: {error}"
         return msgspec.structs.replace(info, message=message)
-
-    async def _record_whole(self, call: Call, turn: Turn) -> None:
-        """Record a turn that has ended, to the end also where the client leaves meanwhile."""
-        if call.recorded_session is None:
-            self.counts["drifted"] += turn.drifted
-            return
-        recording = self._in_background(self._record(call, turn))
-        try:
-            await asyncio.shield(recording)
-        except asyncio.CancelledError:
-            self._in_background(self._left_while_recording(call, recording))
-            raise
-
-    async def _left_while_recording(self, call: Call, recording: "asyncio.Task[None]") -> None:
-        await recording
-        await call.left()
-
-    async def _record_cut(self, call: Call, info: ErrorInfo) -> None:
-        """Record what came of a call that was ended early by the server."""
-        if call.turn is not None and not call.recording:
-            await self._record(call, call.turn, aborted=True, error=info.message)
-        await self._note_failed(call, CallCut(info))
-
-    async def _record_left(self, call: Call, turn: Turn | None) -> None:
-        """Record what came of a call that its client has left."""
-        if turn is not None and not call.recording:
-            await self._record(call, turn, aborted=True)
-        await self._note_failed(call, RuntimeError("the client left before anything was generated"))
-
-    async def _record(
-        self, call: Call, turn: Turn, *, aborted: bool = False, error: str | None = None
-    ) -> None:
-        """Store what the turn generated, then tell the plugins."""
-        call.recording = True
-        self.counts["drifted"] += turn.drifted
-        session = call.recorded_session
-        recorded = turn.recorded(aborted=aborted, error=error) if session is not None else None
-        if session is None or recorded is None:
-            return
-        placement = recorded.placement
-        usage = turn.usage()
-        entry = CallRecorded(
-            call_id=call.id,
-            parent_id=placement.parent.id if placement.parent is not None else None,
-            after_id=placement.after.id if placement.after is not None else None,
-            context=placement.context,
-            definitions=placement.definitions,
-            prompt=recorded.prompt,
-            outputs=tuple(recorded.outputs),
-            branch_note=placement.note,
-            notes=(*call.notes, *turn.notes),
-            backend=turn.handle.name,
-            asked_model=call.asked_model,
-            sampling=turn.sampling,
-            dialect=call.origin.dialect,
-            client=call.origin.client,
-            request_id=call.origin.request_id,
-            streamed=call.request.stream,
-            times=Times(call.origin.received, call.sent_at, call.first_token_at, time.time()),
-            usage=TokenCounts(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens),
-            reply_id=call.completion.id,
-            kept=call.request.keep,
-            num_instructions=call.request.num_instructions,
-        )
-        call.nodes = await session.append(entry)
-        if call.nodes and call.request.prompt is None:
-            session.record.forest.remember(call.nodes[0], recorded.messages, placement.after, placement.kept)
-        await self._tell(call, session, aborted=aborted)
-
-    async def _tell(self, call: Call, session: Session, *, aborted: bool) -> None:
-        """Count the recorded nodes, and tell the plugins of them."""
-        for node in call.nodes:
-            self.counts["nodes"] += 1
-            self.counts["untrainable"] += not node.trainable
-            self.counts["aborted"] += aborted
-            if not node.trainable and node.has_tokens:
-                reason = node.output.untrainable_reason
-                log.warning("session %s: node %s is untrainable: %s", session.id, node.id, reason)
-            if self._plugins.order("record_node"):
-                seen = view(session.record, node, tree=session.info.track_tree, decode=self._models.decode)
-                await self._plugins.notify("record_node", session=session.info, node=seen)
-
-    def _in_background(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Finish work that must not be lost with the request it belongs to."""
-        task = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
 
 
 def _earlier(previous_id: str, session: Session | Unrecorded) -> list[Message]:

@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Sequence
 from typing import Protocol, TypeVar
 
 from rolltap.bases.stores import Store
+from rolltap.bodies import Bodies
 from rolltap.broadcast import Broadcast
 from rolltap.errors import BadRequest, ErrorInfo, NotFound, RequestError
 from rolltap.record.fold import SessionRecord
@@ -52,8 +54,14 @@ class Session:
         self.calls: set[InFlight] = set()
         """The calls in flight, which end with the session."""
         self.last_accessed = time.time()
+        self.bodies: defaultdict[str, Bodies] = defaultdict(Bodies)
+        """What has been read of its requests, by dialect: the next ones repeat most of it."""
+        self.labels: dict[str, str] = {}
+        """What each tree is, by its root, as far as plugins have been asked."""
         self._sessions = sessions
         self._reading = asyncio.Lock()
+        self._seals = 0
+        """Requests to seal it that wait for the calls in flight."""
 
     @property
     def id(self) -> str:
@@ -82,6 +90,8 @@ class Session:
             nodes = self.record.apply(seq, entry)
         else:
             await self.catch_up()
+            if self.record.deleted:
+                return self._dropped()
             forest = self.record.forest
             nodes = [forest[output.node_id] for output in getattr(entry, "outputs", ())]
         self._sessions.events.publish(Event(self.id, seq, entry))
@@ -105,7 +115,7 @@ class Session:
     def check_open(self) -> None:
         """Raise `RequestError` where no call may be added any more."""
         record, limits = self.record, self.info.limits
-        if record.sealed is not None:
+        if record.sealed is not None or self._seals:
             raise RequestError(
                 ErrorInfo(
                     status=409,
@@ -128,10 +138,14 @@ class Session:
 
     async def seal(self) -> SessionSealed:
         """End the session's recording, once the calls in flight have ended; again: the same."""
-        while self.calls:
-            await asyncio.wait([asyncio.ensure_future(call.wait_over()) for call in self.calls])
-        if self.record.sealed is None:
-            await self.append(SessionSealed(snapshot=self.record.digest(), sealed_at=time.time()))
+        self._seals += 1  # from now on no call begins: none may end up behind the seal
+        try:
+            while self.calls:
+                await asyncio.wait([asyncio.ensure_future(call.wait_over()) for call in self.calls])
+            if self.record.sealed is None:
+                await self.append(SessionSealed(snapshot=self.record.digest(), sealed_at=time.time()))
+        finally:
+            self._seals -= 1
         sealed = self.record.sealed
         if sealed is None:
             raise NotFound(f"session {self.id} was deleted meanwhile", code="session_not_found")

@@ -67,13 +67,14 @@ class Sessions:
     async def get(self, uuid: str) -> Session:
         """The session, now accessed. Raises `NotFound`."""
         session = self._loaded.get(uuid) or await self._load(uuid)
+        if session is not None and self.store.shared:
+            await session.catch_up()
         if session is None or session.record.deleted:
+            self._forget(uuid)
             raise NotFound(
                 f"session {uuid!r} is unknown here: never created, deleted or expired; POST /sessions/create makes one",
                 code="session_not_found",
             )
-        if self.store.shared:
-            await session.catch_up()
         session.last_accessed = self._known[uuid] = time.time()
         return session
 
@@ -82,7 +83,7 @@ class Sessions:
         if uuid not in self._known and not self.store.shared:
             return None
         session = await self._fold(uuid)
-        if session is None:
+        if session is None or (uuid not in self._known and not self.store.shared):  # deleted meanwhile
             return None
         self._summaries.pop(uuid, None)
         self._known.setdefault(uuid, time.time())
@@ -95,7 +96,9 @@ class Sessions:
             record.apply(seq, entry)
         if record.info is None or record.deleted:
             return None
-        return Session(record, record.info, self)
+        session = Session(record, record.info, self)
+        session.last_accessed = self._known.get(uuid, record.last_at)
+        return session
 
     async def each(self, *, group: str = "", state: str = "", after: str = "") -> AsyncIterator[Session]:
         """The sessions to be read, in the order of their creation; those after the cursor `after`.
@@ -163,9 +166,13 @@ class Sessions:
         )
         for call in [*session.calls]:
             call.cut(gone)
+        self._forget(uuid)
+        await self.kept(self.store.delete(uuid))
+
+    def _forget(self, uuid: str) -> None:
         self._loaded.pop(uuid, None)
         self._known.pop(uuid, None)
-        await self.kept(self.store.delete(uuid))
+        self._summaries.pop(uuid, None)
 
     async def page(
         self, *, group: str = "", state: str = "", after: str = "", limit: int | None = None
@@ -186,17 +193,18 @@ class Sessions:
 
     async def summary(self, uuid: str) -> SessionSummary | None:
         """A session's summary, without counting as an access; None where it is gone."""
-        loaded = self._loaded.get(uuid)
-        if loaded is not None:
-            return None if loaded.record.deleted else loaded.summary()
         known = self._summaries.get(uuid)
-        if known is None or self.store.shared:
-            session = await self._load(uuid)
-            if session is None:
-                return None
-            known = session.summary()
-            self._unload(session, known)
-        return known
+        if known is not None and not self.store.shared and uuid not in self._loaded:
+            return known
+        if uuid not in self._known and not self.store.shared:
+            return None
+        session = await self._peek(uuid)
+        if session is None:
+            return None
+        summary = session.summary()
+        if uuid in self._known and uuid not in self._loaded:
+            self._summaries[uuid] = summary
+        return summary
 
     async def restore(self) -> None:
         """Take up the sessions that the store has kept; their logs are read when they are asked for."""
@@ -211,12 +219,20 @@ class Sessions:
             if session is not None and session.calls:
                 continue
             used = accessed if session is None else max(accessed, session.last_accessed)
-            if used < now - self._ttl_s:
+            if used < now - self._ttl_s and not await self._used_elsewhere(uuid, now - self._ttl_s):
                 log.info("session %s expired", uuid)
                 with suppress(NotFound):
                     await self.delete(uuid)
             elif session is not None and used < now - _IDLE_S:
                 self._unload(session, session.summary())
+
+    async def _used_elsewhere(self, uuid: str, since: float) -> bool:
+        """Whether another server has recorded something in it; here it has not been used for long."""
+        session = await self._peek(uuid) if self.store.shared else None
+        if session is None or session.record.last_at < since:
+            return False
+        self._known[uuid] = session.record.last_at
+        return True
 
     def _unload(self, session: Session, summary: SessionSummary) -> None:
         if not session.calls and self._loaded.get(session.id) is session:

@@ -1,8 +1,5 @@
 """The Hermes format, also Qwen's: JSON with a name and arguments between `<tool_call>` and `</tool_call>`."""
 
-from collections.abc import Callable
-
-from rolltap import ToolParser, hookimpl
 from rolltap.parsing import JsonToolParser
 
 
@@ -14,13 +11,4 @@ class HermesToolParser(JsonToolParser):
     turn_ends = ("<|im_end|>", "<|endoftext|>")
 
 
-@hookimpl
-def tool_parser(name: str) -> Callable[[], ToolParser] | None:
-    """Answer for "hermes"."""
-    return HermesToolParser if name == "hermes" else None
-
-
-@hookimpl
-def offers() -> dict[str, list[str]]:
-    """The names it answers for."""
-    return {"tool_parser": ["hermes"]}
+tool_parser = {"hermes": HermesToolParser}

@@ -1,8 +1,6 @@
 """Reasoning between marks, as most models write it: `<think>…</think>` and others' words for the same."""
 
-from collections.abc import Callable
-
-from rolltap import ReasoningParser, TagReasoningParser, hookimpl
+from rolltap import TagReasoningParser
 
 
 class ThinkParser(TagReasoningParser):
@@ -42,7 +40,7 @@ class GraniteThinkParser(TagReasoningParser):
     close = "Here is my response:"
 
 
-PARSERS: dict[str, type[TagReasoningParser]] = {
+reasoning_parser: dict[str, type[TagReasoningParser]] = {
     "think": ThinkParser,
     "deepseek_r1": ThinkParser,
     "qwen3": ThinkParser,
@@ -52,15 +50,3 @@ PARSERS: dict[str, type[TagReasoningParser]] = {
     "kimi_vl": KimiThinkParser,
     "granite": GraniteThinkParser,
 }
-
-
-@hookimpl
-def reasoning_parser(name: str) -> Callable[[], ReasoningParser] | None:
-    """Answer for the names in `PARSERS`."""
-    return PARSERS.get(name)
-
-
-@hookimpl
-def offers() -> dict[str, list[str]]:
-    """The names it answers for."""
-    return {"reasoning_parser": list(PARSERS)}

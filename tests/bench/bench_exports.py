@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from forests import call, forest_of, leaves, summary
 from rolltap import SessionSummary
 from rolltap.record.fold import SessionRecord
-from rolltap_plugins.exports import FORMATS
+from rolltap_plugins.exports import export_format
 
 TURNS, PROMPT, ANSWER = 8, 150, 100
 SESSION = TURNS * (PROMPT + ANSWER)
@@ -49,7 +49,7 @@ def rate(name: str, made: list[tuple[SessionSummary, SessionRecord]], path: Path
     best = 0.0
     for _ in range(3):
         began = time.process_time()
-        with FORMATS[name]().open(path) as file:
+        with export_format[name]().open(path) as file:
             for session, record in made:
                 file.write(session, leaves(record))
         best = max(best, TOKENS / (time.process_time() - began))
@@ -59,7 +59,7 @@ def rate(name: str, made: list[tuple[SessionSummary, SessionRecord]], path: Path
 def peak(name: str, path: Path, tokens: int) -> float:
     """The most memory that Python held while so many tokens were exported, in MB."""
     tracemalloc.start()
-    with FORMATS[name]().open(path) as file:
+    with export_format[name]().open(path) as file:
         for session, record in sessions(tokens):
             file.write(session, leaves(record))
     _, most = tracemalloc.get_traced_memory()
@@ -71,7 +71,7 @@ def main() -> None:
     """Measure and print."""
     made = list(sessions(TOKENS))
     with tempfile.TemporaryDirectory() as folder:
-        for name, kind in FORMATS.items():
+        for name, kind in export_format.items():
             speed, size = rate(name, made, Path(folder, f"rows{kind.suffix}"))
             print(f"{name}: {speed / 1e6:.2f} M tokens/s, {size / TOKENS:.1f} bytes a token")
         del made

@@ -614,7 +614,8 @@ def test_version():
 def test_help_names_every_command():
     code, output, _ = run("--help", config=False)
     assert code == 0
-    assert set(main.commands) == {"serve", "plugins", "check", "new-plugin", "version"}
+    known = {"serve", "plugins", "check", "export", "new-plugin", "show", "tail", "version"}
+    assert set(main.commands) == known
     for name in main.commands:
         assert re.search(rf"^  {name} ", output, re.MULTILINE)
 

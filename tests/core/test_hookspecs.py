@@ -17,7 +17,9 @@ SIGNATURES = {
     "classify_error": ("error", "backend"),
     "create_store": ("kind", "options"),
     "export_format": ("name",),
-    "register_routes": ("app",),
+    "label_tree": ("tree", "session"),
+    "register_commands": ("cli",),
+    "register_routes": ("app", "server"),
     "offers": (),
 }
 

@@ -112,7 +112,9 @@ async def test_sessions_are_streamed_in_their_order(server, played):
     async with AsyncClient(server.url) as client:
         everything = [row["id"] async for row in client.export(format="pairs")]
         group = [row["id"] async for row in client.export(format="pairs", group="a")]
-        after = [row["id"] async for row in client.export(format="pairs", after=sessions[0])]
+        async with server.http.get("/sessions", params={"limit": "1"}) as response:
+            cursor = (await response.json())["next"]
+        after = [row["id"] async for row in client.export(format="pairs", after=cursor)]
         lines = [line async for line in client.export_lines(sessions[::-1], format="pairs")]
         assert await client.rows(sessions[2], format="pairs") == [json.loads(lines[0])]
     assert everything == sessions
@@ -143,6 +145,13 @@ async def test_a_wrong_query_is_an_error_before_the_first_row(server, query, mes
     async with server.http.get("/sessions/export", params=query) as response:
         assert response.status in {400, 404}
         assert message in (await response.json())["error"]["message"]
+
+
+async def test_rows_never_train_a_token_twice(server, played):
+    session = await played()
+    async with server.http.get(f"/{session}/nodes", params={"format": "trl", "mask": "all"}) as response:
+        assert response.status == 400
+        assert (await response.json())["error"]["param"] == "mask"
 
 
 async def test_a_key_is_needed_where_there_are_some(rolltap_serve, rolltap_tokenizer):
@@ -241,8 +250,12 @@ class Files(rolltap.Store):
     async def read(self, session, after=0):
         return list(enumerate(map(decode_entry, self.log(session)), 1))[after:]
 
-    async def sessions(self, *, after="", limit=1000):
-        return sorted(path.name for path in self.folder.iterdir() if path.name > after)[:limit]
+    async def sessions(self, *, after=0, limit=1000):
+        names = sorted((path.name for path in self.folder.iterdir()), key=self.created_at)
+        return [(number, name) for number, name in enumerate(names, 1) if number > after][:limit]
+
+    def created_at(self, session):
+        return decode_entry(self.log(session)[0]).info.created_at
 
     async def delete(self, session):
         (self.folder / session).unlink(missing_ok=True)

@@ -3,7 +3,9 @@
 import inspect
 import textwrap
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from rolltap import hookspecs
 from rolltap.plugins import HOOKS
@@ -129,6 +131,23 @@ async def export_format(start, says, caplog):
     assert row["answer"] == [token for token in node["masked_tokens"] if token != -100]
 
 
+async def label_tree(start, says, caplog):
+    server = await start("label_tree", says("Hello.", "Hello."))
+    session = await server.session()
+    await ask(server, session)
+    await ask(server, session, tools=TOOLS)
+    labels = [node["metadata"]["lineage"] for node in await server.nodes(session)]
+    assert labels == ["draft", "main"]
+
+
+async def register_commands(start, says, caplog):
+    server = await start("register_commands", ScriptedChatBackend())
+    cli = click.Group()
+    server.app[PLUGINS].call_all_sync("register_commands", cli=cli)
+    done = CliRunner().invoke(cli, ["hello"])
+    assert (done.exit_code, done.output) == (0, "Hello.\n")
+
+
 async def register_routes(start, says, caplog):
     server = await start("register_routes", ScriptedChatBackend())
     async with server.http.get("/hello") as response:
@@ -147,7 +166,7 @@ SCENARIOS = {
     function.__name__: function
     for function in (
         tool_parser, reasoning_parser, create_backend, message_converter, select_backend, record_node,
-        classify_error, create_store, export_format, register_routes, offers,
+        classify_error, create_store, export_format, label_tree, register_commands, register_routes, offers,
     )
 }  # fmt: skip
 

@@ -29,12 +29,8 @@ class LogStore(Store):
     async def read(self, session, after=0):
         return [(n, decode_entry(data)) for n, data in enumerate(self.logs.get(session, ()), 1) if n > after]
 
-    async def sessions(self, *, after="", limit=1000):
-        ids = list(self.logs)
-        return ids[ids.index(after) + 1 if after else 0 :][:limit]
-
-    async def claim(self, key, ttl_s):
-        raise AssertionError("nobody asks")
+    async def sessions(self, *, after=0, limit=1000):
+        return list(enumerate(self.logs, 1))[after:][:limit]
 
     async def delete(self, session):
         self.logs.pop(session, None)

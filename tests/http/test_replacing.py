@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+import click
 import pytest
 
 import rolltap
@@ -78,6 +79,13 @@ class Converter(rolltap.MessageConverter):
         return rolltap.ErrorReply(status=info.status, body={"sorry": info.message})
 
 
+class Export(rolltap.ExportFormat):
+    name = "jsonl"
+
+    def rows(self, session, nodes):
+        yield {"mine": len(nodes)}
+
+
 class Mine:
     """Answers for what the built-in plugins answer for; a test takes the hook that it is about."""
 
@@ -111,6 +119,15 @@ class Mine:
 
     def create_store(self, kind):
         return self.store if kind == "memory" else None
+
+    def export_format(self, name):
+        return Export() if name == "jsonl" else None
+
+    def label_tree(self, tree):
+        return "mine"
+
+    def register_commands(self, cli):
+        cli.add_command(click.Command("mine"))
 
     def offers(self):
         return {"tool_parser": ["hermes"]}
@@ -198,6 +215,32 @@ async def create_store(start):
     return server, ["memory-store"]
 
 
+async def export_format(start):
+    server = await start(only("export_format"), ["exports"], "Hello.")
+    session = await server.session()
+    await answered(server, session)
+    async with server.http.get(f"/{session}/nodes", params={"format": "jsonl"}) as response:
+        assert (await response.json())["rows"] == [{"mine": 1}]
+    return server, ["exports"]
+
+
+async def label_tree(start):
+    server = await start(only("label_tree"), ["lineage"], "Hello.")
+    session = await server.session()
+    await answered(server, session)
+    (node,) = await server.nodes(session)
+    assert node["metadata"]["lineage"] == "mine"
+    return server, ["lineage"]
+
+
+async def register_commands(start):
+    server = await start(only("register_commands"), [], "Hello.")
+    cli = click.Group()
+    server.app[PLUGINS].call_all_sync("register_commands", cli=cli)
+    assert "mine" in cli.commands
+    return server, []
+
+
 async def offers(start):
     server = await start(only("tool_parser", "offers"), ["hermes"], "[[search]]")
     assert server.app[PLUGINS].offered("tool_parser")["hermes"] == ["Only"]
@@ -212,7 +255,7 @@ SCENARIOS = {
     function.__name__: function
     for function in (
         tool_parser, reasoning_parser, create_backend, message_converter, select_backend, record_node,
-        classify_error, create_store, offers, register_routes,
+        classify_error, create_store, export_format, label_tree, register_commands, offers, register_routes,
     )
 }  # fmt: skip
 

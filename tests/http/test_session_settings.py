@@ -112,7 +112,7 @@ async def test_a_session_tells_what_it_is(server):
     assert told == listed | settings
 
 
-@pytest.mark.parametrize("path", ["/nowhere", "/favicon.ico", "/ui"])
+@pytest.mark.parametrize("path", ["/nowhere", "/favicon.ico", "/nothing"])
 async def test_what_is_no_session_is_not_found(server, path):
     async with server.http.get(path) as response:
         assert response.status == 404

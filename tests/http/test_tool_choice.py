@@ -74,12 +74,20 @@ async def test_one_call_at_a_time(ask):
     assert sampling.response_format["json_schema"]["schema"]["maxItems"] == 1
 
 
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_time"}}])
+async def test_a_demanded_call_goes_before_the_form_of_an_answer(ask, choice):
+    form = {"type": "json_schema", "json_schema": {"name": "r", "schema": {"type": "object"}}}
+    said = '[{"name": "get_time", "parameters": {}}]' if choice == "required" else "{}"
+    answer, sampling = await ask(said, tool_choice=choice, response_format=form)
+    assert [call["function"]["name"] for call in answer["message"]["tool_calls"]] == ["get_time"]
+    assert sampling.response_format["json_schema"]["name"] == "tool_calls"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"tool_choice": "required", "tools": []}, "no tools"),
         ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "'fly'"),
-        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "exclude each other"),
     ],
 )
 async def test_what_cannot_be_is_said(ask, options, words):

@@ -16,8 +16,8 @@ import pytest
 
 from rolltap_plugins.local.options import LocalOptions
 from rolltap_plugins.local.weights import locate
-from rolltap_plugins.vllm import guard
-from rolltap_plugins.vllm.engine import free_port
+from rolltap_plugins.upstream import guard
+from rolltap_plugins.upstream.engine import free_port
 
 ROOT = Path(__file__).parents[2]
 READY_S = 300

@@ -120,5 +120,8 @@ async def test_vllms_own_structured_outputs(chat, wanted, pattern):
 async def test_two_demands_at_once_are_refused(chat):
     with pytest.raises(openai.BadRequestError):
         await chat(tools=TOOLS, tool_choice="required", extra_body={"structured_outputs": {"choice": ["a"]}})
-    with pytest.raises(openai.BadRequestError, match="exclude each other"):
-        await chat(tools=TOOLS, tool_choice="required", response_format={"type": "json_object"})
+
+
+async def test_a_demanded_call_goes_before_the_form_of_an_answer(chat):
+    choice = await chat(tools=TOOLS, tool_choice="required", response_format={"type": "json_object"})
+    assert choice.message.tool_calls

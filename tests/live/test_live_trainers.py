@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from forests import RewardedNode, call, forest_of, leaves, summary
+from forests import CONVERSATION, RewardedNode, call, forest_of, leaves, summary
 from rolltap import json_line
 from rolltap.testing import ScriptedTokenBackend
 from rolltap_plugins.exports import export_format
@@ -93,27 +93,31 @@ def test_exported_rows_load_in_the_trainers_classes(trainers_python, tmp_path):
                 call("b", "a.0", [5], [([6], [-1.0], {"finish_reason": "length"})]),
             )
         )
+        + leaves(forest_of(*CONVERSATION))
     ]
     names = ("trl-async", "verl", "tinker", "atropos", "atif", "openenv", "agent-lightning", "skyrl")
     rows = {
-        name: [json.loads(json_line(row)) for row in export_format(name).rows(summary(), nodes)]
+        name: [json.loads(json_line(row)) for row in export_format[name]().rows(summary(), nodes)]
         for name in names
     }
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(rows))
     read = json.loads(run(trainers_python, "load_rows.py", str(path)))
     assert set(read) == set(names)
-    longer, other = (
+    longer, other, talk = (
         ([1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 0, 1], [-0.5, -0.25, -1.0]),
         ([1, 2, 9], [0, 0, 1], [-0.125]),
+        ([1, 2, 3, 4, 5], [0, 0, 1, 0, 1], [-0.5, -1.0]),
     )
     turns = [
         ([1, 2, 3, 4], [0, 0, 1, 1], [-0.5, -0.25]),
         ([1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 0, 1], [-1.0]),
         other,
+        ([1, 2, 3], [0, 0, 1], [-0.5]),
+        ([1, 2, 3, 4, 5], [0, 0, 0, 0, 1], [-1.0]),
     ]
     for name, found in read.items():
-        expected = turns if name in {"openenv", "agent-lightning"} else [longer, other]
+        expected = turns if name in {"openenv", "agent-lightning"} else [longer, other, talk]
         trained = [
             (
                 ids,
@@ -164,8 +168,9 @@ async def test_trl_s_trainer_steps_on_recorded_rollouts(collected):
 async def test_trl_s_async_collector_takes_the_worker_s_samples(collected):
     found, nodes = await collected("with_trl_async.py")
     record = recorded(nodes)
-    assert len(found) == 4
-    for sample in found:
+    assert found["told"] == "rolltap's rollout worker has failed: I can't."
+    assert len(found["samples"]) == 4
+    for sample in found["samples"]:
         _, mask, _ = next(each for each in record if each[0] == sample["input_ids"])
         assert sample["completion_mask"] == mask
         assert sum(value != 0.0 for value in sample["old_log_probs"]) == sum(mask)

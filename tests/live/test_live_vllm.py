@@ -8,10 +8,10 @@ from contextlib import aclosing
 import aiohttp
 import pytest
 
-from rolltap import Sampling, UpstreamError
+from rolltap import Sampling, TokenRequest, UpstreamError
+from rolltap_plugins.upstream.sse import EventStream
 from rolltap_plugins.vllm import Options, VLLMBackend
 from rolltap_plugins.vllm.parameters import request_body
-from rolltap_plugins.vllm.sse import events
 from scripted_vllm import Choice, ScriptedVLLM
 
 pytestmark = pytest.mark.live
@@ -56,8 +56,12 @@ async def backend(request, connect):
     return await connect(request.param)
 
 
-async def collect(backend, prompt, **sampling):
-    return [delta async for delta in backend.generate(prompt, Sampling(**sampling))]
+def asking(prompt, *, stream=True, **sampling):
+    return TokenRequest(prompt_ids=prompt, sampling=Sampling(**sampling), stream=stream)
+
+
+async def collect(backend, prompt, **asked):
+    return [delta async for delta in backend.generate(asking(prompt, **asked))]
 
 
 def joined(deltas, index=0):
@@ -112,7 +116,7 @@ async def test_logprobs_are_the_models_own_before_temperature(backend, prompt, m
 
 async def test_tokens_come_one_by_one_as_they_are_made(backend, prompt):
     times, counts = [], []
-    async for delta in backend.generate(prompt, Sampling(max_tokens=60, ignore_eos=True, temperature=0.0)):
+    async for delta in backend.generate(asking(prompt, max_tokens=60, ignore_eos=True, temperature=0.0)):
         times.append(time.monotonic())
         counts.append(len(delta.token_ids))
     assert sum(counts) == 60
@@ -201,17 +205,22 @@ async def test_parameters_of_the_completions_endpoint_alone(backend, prompt):
     assert deltas[0].prompt_token_ids == prompt[-4:]  # which the core finds to differ from what was sent
 
 
-async def test_weight_versions(connect, prompt):
-    spans = (await collect(await connect("generate"), prompt, max_tokens=3, ignore_eos=True))[
-        -1
-    ].weight_versions
-    assert spans == [{"version": "default", "start": 0, "end": 3}]
-    at_dispatch = (await collect(await connect("completions"), prompt, max_tokens=3))[-1].weight_versions
-    assert at_dispatch == [{"version": "default", "at": "dispatch"}]
+async def test_a_whole_reply_is_the_same_as_its_stream(backend, prompt):
+    streamed, whole = [
+        await collect(backend, prompt, max_tokens=5, temperature=0.0, stream=stream)
+        for stream in (True, False)
+    ]
+    assert joined(whole)[0] == joined(streamed)[0]
+    assert joined(whole)[1] == pytest.approx(joined(streamed)[1], abs=1e-4)
+    assert whole[0].prompt_token_ids == prompt
+
+
+async def test_weights_that_nobody_gave_a_version_have_none(backend, prompt):
+    assert (await collect(backend, prompt, max_tokens=3, ignore_eos=True))[-1].weight_versions is None
 
 
 async def test_cancelling_aborts_in_the_engine(backend, prompt):
-    async with aclosing(backend.generate(prompt, Sampling(max_tokens=1500, ignore_eos=True))) as deltas:
+    async with aclosing(backend.generate(asking(prompt, max_tokens=1500, ignore_eos=True))) as deltas:
         count = 0
         async for delta in deltas:
             count += len(delta.token_ids)
@@ -237,10 +246,9 @@ async def running(url):
 async def test_the_scripted_server_of_the_other_tests_speaks_the_same(live_vllm, prompt, endpoint):
     path = "/inference/v1/generate" if endpoint == "generate" else "/v1/completions"
     url = live_vllm.tokens_url if endpoint == "generate" else live_vllm.completions_url
-    body = request_body(endpoint, "smol", prompt, Sampling(max_tokens=2, ignore_eos=True), 2048)
+    body = request_body(endpoint, "smol", asking(prompt, max_tokens=2, ignore_eos=True), 2048)
     async with aiohttp.ClientSession() as session, session.post(url + path, json=body) as response:
-        real = [data async for data in events(response.content)]
-    assert real[-1] == b"[DONE]"
+        real = [data async for together in EventStream(response.content).read() for data in together]
     scripted = ScriptedVLLM([Choice([(7, -0.5), (8, -0.5)], finish_reason="length")])
     made = getattr(scripted, f"{endpoint}_event")
     ours = [made(0, scripted.choices[0], place, place + 1, prompt) for place in range(2)]
@@ -248,7 +256,7 @@ async def test_the_scripted_server_of_the_other_tests_speaks_the_same(live_vllm,
         assert theirs.keys() - {"system_fingerprint"} == mine.keys()
         assert theirs["choices"][0].keys() == mine["choices"][0].keys()
         assert theirs["choices"][0]["logprobs"].keys() == mine["choices"][0]["logprobs"].keys()
-    usage = json.loads(real[-2])
+    usage = json.loads(real[-1])
     assert usage["choices"] == []
     assert usage["usage"].keys() == {"prompt_tokens", "total_tokens", "completion_tokens"}
 

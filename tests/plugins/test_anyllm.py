@@ -183,7 +183,7 @@ class TestConfig:
     @pytest.mark.parametrize(
         ("table", "said"),
         [
-            ({"providr": "x"}, "did you mean 'provider'"),
+            ({"providr": "x"}, 'did you mean "provider"'),
             ({"provider": 3}, "option 'provider' is 3"),
             ({"api_base": "host:80"}, "'api_base' is 'host:80'"),
             ({"api_key_env": "NOT_SET_ANYWHERE"}, "NOT_SET_ANYWHERE"),

@@ -585,4 +585,4 @@ async def test_a_reply_without_choices_is_an_empty_turn(server, upstream):
         "/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
     )
     assert (status, body["content"], body["stop_reason"]) == (200, [], "end_turn")
-    assert body["usage"] == {"input_tokens": 12, "output_tokens": 0}
+    assert body["usage"] == {"input_tokens": 12, "cache_read_input_tokens": 0, "output_tokens": 0}

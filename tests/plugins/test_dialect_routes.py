@@ -3,6 +3,7 @@
 import pytest
 from aiohttp import web
 
+from rolltap.server.public import RunningServer
 from rolltap_plugins import anthropic_messages
 from rolltap_plugins.openai_dialects import chat, completions, responses
 
@@ -12,7 +13,6 @@ from rolltap_plugins.openai_dialects import chat, completions, responses
     [
         (chat, "/v1/chat/completions"),
         (completions, "/v1/completions"),
-        (responses, "/v1/responses"),
         (anthropic_messages, "/v1/messages"),
     ],
 )
@@ -21,3 +21,19 @@ def test_routes(plugin, path):
     plugin.register_routes(app)
     served = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
     assert {("POST", path), ("POST", f"/{{sid}}{path}")} <= served
+
+
+def test_routes_of_responses_are_more_than_one():
+    app = web.Application()
+    responses.register_routes(app, RunningServer(app))
+    served = {(route.method, route.resource.canonical) for route in app.router.routes() if route.resource}
+    for prefix in ("", "/{sid}"):
+        path = f"{prefix}/v1/responses"
+        assert {
+            ("POST", path),
+            ("POST", f"{path}/input_tokens"),
+            ("POST", f"{path}/compact"),
+            ("GET", f"{path}/{{reply_id}}"),
+            ("DELETE", f"{path}/{{reply_id}}"),
+            ("GET", f"{path}/{{reply_id}}/input_items"),
+        } <= served

@@ -125,5 +125,4 @@ def test_text_without_marks_is_unchanged(text):
 
 
 def test_the_hook_answers_for_its_own_name():
-    assert tool_parser("hermes") is HermesToolParser
-    assert tool_parser("other") is None
+    assert tool_parser == {"hermes": HermesToolParser}

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import local_models
-from local_models import collect, idle, ids_of, logprobs_of, truth
+from local_models import asking, collect, idle, ids_of, logprobs_of, truth
 from rolltap import Sampling, UpstreamError
-from rolltap_plugins.local import LocalBackend, LocalOptions, engine, requests
+from rolltap_plugins.local import LocalBackend, LocalOptions, prefill, requests
 from rolltap_plugins.local.sampling import settle
 
 PROMPT = [5, 9, 33, 12, 7]
@@ -58,7 +58,7 @@ async def test_requests_are_decoded_together_and_reach_their_clients_by_turns(ba
     spy(monkeypatch, backend, lambda ids: widths.append(len(ids)))
 
     async def ask(name, prompt):
-        async for delta in backend.generate(prompt, Sampling(**LONG)):
+        async for delta in backend.generate(asking(prompt, **LONG)):
             order.extend(name for _ in delta.token_ids)
 
     await asyncio.gather(ask("a", PROMPT), ask("b", PROMPT[:2]))
@@ -68,11 +68,11 @@ async def test_requests_are_decoded_together_and_reach_their_clients_by_turns(ba
 
 
 async def test_a_long_prompt_is_run_in_chunks_between_others_tokens(folder, monkeypatch):
-    monkeypatch.setattr(engine, "PREFILL_CHUNK", 4)
+    monkeypatch.setattr(prefill, "CHUNK", 4)
     async with local_models.serving(folder) as backend:
         steps = []
         spy(monkeypatch, backend, lambda ids: steps.append(len(ids[0])))
-        async with aclosing(backend.generate(PROMPT[:1], Sampling(**LONG))) as running:
+        async with aclosing(backend.generate(asking(PROMPT[:1], **LONG))) as running:
             await anext(running)
             long = await collect(backend, [*range(4, 34)], max_tokens=5, ignore_eos=True)
     first = steps.index(4)
@@ -108,7 +108,7 @@ async def test_alone_each_reply_is_the_same_bit_by_bit_under_any_load(folder):
 @pytest.mark.parametrize("others", [0, 2])
 async def test_closing_the_generator_frees_its_sequences(backend, others):
     tasks = [asyncio.create_task(collect(backend, PROMPT[:2], **LONG)) for _ in range(others)]
-    reply = backend.generate(PROMPT, Sampling(n=3, **LONG))
+    reply = backend.generate(asking(PROMPT, n=3, **LONG))
     await anext(reply)
     await reply.aclose()
     await asyncio.gather(*tasks)
@@ -137,7 +137,7 @@ async def test_cancelling_the_reader_stops_the_work(backend, monkeypatch):
 
 async def test_a_request_that_waits_can_be_left(folder):
     async with local_models.serving(folder, max_num_seqs=1) as backend:
-        async with aclosing(backend.generate(PROMPT, Sampling(**LONG))) as running:
+        async with aclosing(backend.generate(asking(PROMPT, **LONG))) as running:
             await anext(running)
             waiting = asyncio.create_task(collect(backend, PROMPT, max_tokens=1))
             await asyncio.sleep(0)
@@ -185,11 +185,11 @@ async def test_a_fault_in_a_prefill_leaves_the_others_running(backend, monkeypat
             raise RuntimeError("out of luck")
 
     spy(monkeypatch, backend, fault)
-    good, bad = await asyncio.gather(
-        collect(backend, PROMPT, **LONG), collect(backend, [7, 7, 7], **LONG), return_exceptions=True
-    )
-    assert len(good) == 80
-    assert isinstance(bad, UpstreamError)
+    async with aclosing(backend.generate(asking(PROMPT, **LONG))) as good:
+        await anext(good)
+        with pytest.raises(UpstreamError, match="out of luck"):
+            await collect(backend, [7, 7, 7], **LONG)
+        assert len([delta async for delta in good]) == 79
 
 
 async def test_a_fault_in_one_sequence_leaves_those_of_its_batch_running(backend, monkeypatch):
@@ -272,7 +272,7 @@ async def test_the_same_prompt_again_and_a_branch_share_what_is_common(backend, 
 
 
 async def test_sequences_that_were_left_are_reused_too(backend):
-    async with aclosing(backend.generate(PROMPT, Sampling(**LONG))) as reply:
+    async with aclosing(backend.generate(asking(PROMPT, **LONG))) as reply:
         ids = [(await anext(reply)).token_ids[0] for _ in range(10)]
     await idle(backend)
     deltas = await collect(backend, PROMPT + ids, max_tokens=1)
@@ -293,7 +293,7 @@ async def test_what_is_kept_is_bounded_and_the_oldest_goes_first(folder, monkeyp
         for start in (4, 5, 6, 4, 7):
             await collect(backend, [start] * 20, max_tokens=1)
             await idle(backend)
-        assert [ids[0] for ids, _ in prefixes._kept] == [6, 4, 7]
+        assert [ids[0] for _, ids, _ in prefixes._kept] == [6, 4, 7]
 
 
 async def test_a_sliding_window_keeps_nothing_to_share(tmp_path):

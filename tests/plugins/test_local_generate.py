@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import local_models
-from local_models import CONTEXT, EOS, OTHER_EOS, VOCAB, collect, ids_of, logprobs_of, truth
+from local_models import CONTEXT, EOS, OTHER_EOS, VOCAB, asking, collect, ids_of, logprobs_of, truth
 from rolltap import BadRequest, UpstreamError
 from rolltap_plugins.local import LocalBackend, LocalOptions
 
@@ -310,7 +310,7 @@ def test_any_mixture_of_requests_gets_the_models_logprobs(backends, network, req
     async def ask(backend, prompt, leave_after, **sampling):
         deltas = []
         async with AsyncExitStack() as stack:
-            reply = backend.generate(prompt, local_models.Sampling(**sampling))
+            reply = backend.generate(asking(prompt, **sampling))
             stack.push_async_callback(reply.aclose)
             async for delta in reply:
                 deltas.append(delta)

@@ -47,8 +47,8 @@ def test_the_hook_answers_for_its_kind_alone():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"modle": "x"}, "unknown key 'modle'; did you mean 'model'"),
-        ({"zzz": 1}, "unknown key 'zzz'; known: model, device"),
+        ({"modle": "x"}, "unknown option 'modle'; did you mean \"model\""),
+        ({"zzz": 1}, "unknown option 'zzz'; known are: model, device"),
         ({"threads": "two"}, r"threads.*'two'|int.*threads"),
         ({"threads": -1}, "threads must be 0 or more, not -1"),
         ({"max_num_seqs": 0}, "max_num_seqs must be 1 or more, not 0"),

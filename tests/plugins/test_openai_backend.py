@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from typing import get_type_hints
 
 import aiohttp
+import msgspec
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rolltap import (
@@ -67,27 +69,34 @@ async def said(backend, *, stream=True, **request):
 class TestOptions:
     def test_where_requests_go(self):
         for options, endpoint in [
-            (Options(url="http://h:8000"), "http://h:8000/v1/chat/completions"),
-            (Options(url="http://h:8000/v1/"), "http://h:8000/v1/chat/completions"),
-            (Options(url="http://h/some/path"), "http://h/some/path/v1/chat/completions"),
-            (Options(api_base="https://h/openai/v1"), "https://h/openai/v1/chat/completions"),
-            (Options(api_base="http://h/api/"), "http://h/api/chat/completions"),
+            (Options(url="http://h:8000"), "http://h:8000/v1"),
+            (Options(url="http://h:8000/v1/"), "http://h:8000/v1"),
+            (Options(url="http://h/some/path"), "http://h/some/path/v1"),
+            (Options(api_base="https://h/openai/v1"), "https://h/openai/v1"),
+            (Options(api_base="http://h/api/"), "http://h/api"),
         ]:
-            assert options.endpoint == endpoint
+            assert options.base == endpoint
 
     def test_openai_itself_gets_nothing_that_it_refuses(self):
         style = Options(api_base="https://api.openai.com/v1").style
         assert style == Style(
-            max_tokens="max_completion_tokens", reasoning="", template_kwargs=False, openai=True
+            max_tokens="max_completion_tokens",
+            reasoning="",
+            template_kwargs=False,
+            openai=True,
+            developer=True,
+            systems="anywhere",
         )
         assert Options(url="http://h").style == Style(reasoning="reasoning_content")
+        own = Options(url="http://h", systems="anywhere", developer_role=True).style
+        assert (own.systems, own.developer) == ("anywhere", True)
         own = Options(url="http://h", max_tokens_field="max_completion_tokens", reasoning_field="")
         assert own.style == Style(max_tokens="max_completion_tokens")
 
     @pytest.mark.parametrize(
         ("table", "words"),
         [
-            ({"urll": "http://h"}, "did you mean 'url'"),
+            ({"urll": "http://h"}, 'did you mean "url"'),
             ({"xyzzy": 1}, "known are: url, api_base"),
             ({}, "give either 'url'"),
             ({"url": "http://h", "api_base": "http://h"}, "give either 'url'"),
@@ -170,21 +179,21 @@ class TestRequests:
             ),
             template_kwargs={"enable_thinking": True, "reasoning_effort": "low"},
             stream=True,
-            metadata={"user": "u", "store": False, "metadata": {"user_id": "x" * 200}},
+            client_fields={"user": "u", "store": False, "metadata": {"user_id": "x" * 200}},
         )
         body = chat_body(request, "big", Style())
         del body["messages"], body["model"]
         assert body == {
             "stream": True,
             "stream_options": {"include_usage": True},
-            "tools": [tool],
+            "tools": (tool,),
             "tool_choice": {"type": "function", "function": {"name": "f"}},
             "parallel_tool_calls": False,
             "n": 2,
             "max_tokens": 5,
             "top_p": 0.5,
             "top_k": 3,
-            "stop": ["x"],
+            "stop": ("x",),
             "logit_bias": {"7": 1.5},
             "logprobs": True,
             "top_logprobs": 2,
@@ -195,7 +204,7 @@ class TestRequests:
         }
         hosted = chat_body(request, "big", Options(api_base="https://api.openai.com/v1").style)
         assert (hosted["store"], hosted["max_completion_tokens"]) == (False, 5)
-        assert hosted.keys().isdisjoint({"chat_template_kwargs", "max_tokens", "metadata"})
+        assert hosted.keys().isdisjoint({"chat_template_kwargs", "max_tokens"})
         assert "stream_options" not in chat_body(request, "big", Style(stream_usage=False))
 
 
@@ -248,8 +257,11 @@ class TestReplies:
         ("entry", "words"),
         [
             (Refusal(200, "oops"), "not JSON"),
-            (Refusal(200, "[]"), "no object"),
+            (Refusal(200, "[]"), "Expected `object`, got `array`"),
             (Refusal(200, {"choices": 5}), "can't be read"),
+            (Refusal(302, "", {"location": "http://127.0.0.1:9/"}), "a redirect, which is not followed"),
+            ([b'data: [{"choices": []}]\n\n'], "can't be read"),
+            ([b'data: {"choices": [{"index": "0", "delta": {"content": "A"}}]}\n\n'], "a count was expected"),
             (Refusal(200, {"message": "welcome"}), "no choices"),
             (Refusal(200, {"choices": None}), "no choices"),
             (Refusal(200, {"error": {"message": "no room", "code": 503}}), "no room"),
@@ -263,14 +275,39 @@ class TestReplies:
         with pytest.raises(UpstreamError, match=words):
             await said(backend)
 
+    async def test_nothing_after_the_end_is_read(self, backend, upstream):
+        late = b"data: " + orjson.dumps(chunk({"content": "late"})) + b"\n\n"
+        whole = b"".join(
+            each if isinstance(each, bytes) else b"data: " + orjson.dumps(each) + b"\n\n"
+            for each in in_chunks("A")
+        )
+        upstream.script = [[whole + late + b"data: {oops\n\n"], [whole, late]]
+        for _ in range(2):
+            assert "".join(delta.text for delta in await said(backend)) == "A"
+
+    async def test_a_key_that_the_upstream_repeats_is_not_shown(self, upstream, monkeypatch):
+        monkeypatch.setenv("SOME_KEY", "sk-very-secret")
+        options = Options(url=upstream.url, api_key_env="SOME_KEY", headers={"x-api-key": "another-secret"})
+        backend = OpenAIBackend(options, "m")
+        await backend.start()
+        words = "neither sk-very-secret nor another-secret"
+        upstream.script = [
+            Refusal(401, {"error": {"message": words}}),
+            [b"data: " + orjson.dumps({"error": {"message": words}}) + b"\n\n"],
+        ]
+        for _ in range(2):
+            with pytest.raises(UpstreamError, match=r"neither \*\*\* nor \*\*\*"):
+                await said(backend)
+        await backend.close()
+
     async def test_connections_are_used_again(self, backend, upstream):
         upstream.script = [in_chunks("A"), completion({"content": "A"}), in_chunks("A")]
         for _ in range(3):
             assert await said(backend)
-        assert len(backend._opened.connector._conns) == 1
+        assert len(backend._upstream._opened.connector._conns) == 1
 
     async def test_a_stream_that_stays_open_after_its_end(self, backend, upstream, monkeypatch):
-        monkeypatch.setattr("rolltap_plugins.openai_backend.backend._CLOSES_WITHIN_S", 0.05)
+        monkeypatch.setattr("rolltap_plugins.upstream.sse.CLOSES_WITHIN_S", 0.05)
         upstream.script = [[*in_chunks("A"), HANG]]
         assert len(await said(backend)) == 3
         await asyncio.wait_for(upstream.left.wait(), 5)
@@ -407,6 +444,41 @@ class TestReader:
         assert read(empty, empty) == [ChatDelta()]
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+FIELDS = [
+    "content", "reasoning", "reasoning_content", "refusal", "tool_calls", "function_call", "index", "id", "function",
+    "name", "arguments", "delta", "message", "finish_reason", "logprobs", "token", "logprob", "bytes", "top_logprobs",
+    "usage", "prompt_tokens", "completion_tokens", "prompt_tokens_details", "cached_tokens", "stop_reason", "choices",
+]  # fmt: skip
+LIKELY = st.recursive(
+    JSON,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=6),
+)
+
+
+@given(choice=st.dictionaries(st.sampled_from(FIELDS), LIKELY), usage=LIKELY, whole=st.booleans())
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_json_of_any_shape_is_read_or_the_upstreams_fault(choice, usage, whole):
+    reader = ReplyReader(ChatRequest(messages=HI, sampling=Sampling(top_logprobs=1)))
+    try:
+        reply = {"choices": [choice], "usage": usage}
+        deltas = reader.whole(reply) if whole else reader.chunk(reply)
+    except UpstreamError:
+        return
+    for delta in deltas:
+        types = get_type_hints(ChatDelta)
+        for name, value in msgspec.structs.asdict(delta).items():
+            if name == "tool_calls":
+                for call in value:
+                    msgspec.convert(msgspec.to_builtins(call), type(call))
+            else:
+                msgspec.convert(msgspec.to_builtins(value), types[name])
+
+
 @pytest.mark.parametrize(
     ("status", "data", "message", "code"),
     [
@@ -457,5 +529,7 @@ def test_events_are_the_same_however_they_are_cut(texts, rng):
     assert reader.finish() == []
 
 
-def test_done_is_an_event_like_others():
-    assert EventReader().feed(DONE) == [b"[DONE]"]
+def test_done_ends_the_events():
+    reader = EventReader()
+    assert reader.feed(DONE) == []
+    assert reader.done

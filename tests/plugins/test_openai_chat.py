@@ -1,8 +1,10 @@
 """The dialect "openai.chat", read and written as the openai package does it."""
 
 import json
+import warnings
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from rolltap import (
     ChatRequest,
     Choice,
     ErrorInfo,
+    FilePart,
     ImagePart,
     Message,
     Sampling,
@@ -40,7 +43,7 @@ def decode(**fields):
 
 
 def decode_messages(*messages):
-    return CONVERTER.decode({"messages": list(messages)}).messages
+    return list(CONVERTER.decode({"messages": list(messages)}).messages)
 
 
 def refusal(body):
@@ -67,7 +70,10 @@ def test_hook_answers_its_own_dialect_only():
 
 
 def test_least_request():
-    assert CONVERTER.decode({"messages": HI}) == ChatRequest(messages=[Message(role="user", content="hi")])
+    request = CONVERTER.decode({"messages": HI})
+    assert msgspec.structs.replace(request, state=None) == ChatRequest(
+        messages=[Message(role="user", content="hi")]
+    )
 
 
 @pytest.mark.parametrize("body", [{}, {"messages": []}, {"messages": None}, {"messages": "hi"}])
@@ -84,7 +90,7 @@ def test_missing_or_empty_messages_are_named(body):
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "hologram"}]}]},
             "messages[0].content[0].type",
         ),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
@@ -96,6 +102,14 @@ def test_missing_or_empty_messages_are_named(body):
         ({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, "messages[0].audio"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{"type": "custom", "custom": {}}]}]},
+            "messages[0].tool_calls[0].custom.name",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"type": "custom"}]}]},
+            "messages[0].tool_calls[0].custom",
+        ),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"type": "mcp"}]}]},
             "messages[0].tool_calls[0].type",
         ),
         (
@@ -196,7 +210,7 @@ def test_parameters_that_ask_for_nothing_are_not_set():
     assert request.sampling.names() == set()
 
 
-def test_unknown_parameter_goes_to_the_backend_and_harmless_ones_to_metadata():
+def test_unknown_parameter_goes_to_the_backend_and_harmless_ones_stay_with_the_request():
     request = decode(
         guided_regex="a+",
         user="u" * 300,
@@ -206,13 +220,8 @@ def test_unknown_parameter_goes_to_the_backend_and_harmless_ones_to_metadata():
         service_tier="auto",
     )
     assert request.sampling.extra == {"guided_regex": "a+"}
-    assert request.metadata == {
-        "user": "u" * 300,
-        "store": False,
-        "metadata": {"k": "v"},
-        "prompt_cache_key": "p",
-        "service_tier": "auto",
-    }
+    assert request.client_fields == {"user": "u" * 300, "store": False, "metadata": {"k": "v"}}
+    assert request.upstream == {"prompt_cache_key": "p", "service_tier": "auto"}
 
 
 def test_template_variables():
@@ -235,9 +244,9 @@ def test_content_of_every_shape():
     contents = ["", [], [text, image], [{"type": "image_url", "image_url": "http://x/y.png"}]]
     assert [m.content for m in decode_messages(*({"role": "user", "content": c} for c in contents))] == [
         "",
-        [],
-        [TextPart("a"), ImagePart("data:image/png;base64,AA==")],
-        [ImagePart("http://x/y.png")],
+        (),
+        (TextPart("a"), ImagePart("data:image/png;base64,AA==", extra={"detail": "low"})),
+        (ImagePart("http://x/y.png"),),
     ]
 
 
@@ -279,7 +288,7 @@ def test_assistant_history_as_the_sdk_sends_it_back():
 def test_arguments_as_text_or_object(arguments, text):
     call = {"id": "c", "function": {"name": "f", "arguments": arguments}}
     (message,) = decode_messages({"role": "assistant", "tool_calls": [call]})
-    assert message.tool_calls == [ToolCall(name="f", arguments=text, id="c")]
+    assert message.tool_calls == (ToolCall(name="f", arguments=text, id="c"),)
 
 
 def test_deprecated_function_call_in_history():
@@ -287,7 +296,7 @@ def test_deprecated_function_call_in_history():
         {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
         {"role": "function", "name": "f", "content": "done"},
     )
-    assert said.tool_calls == [ToolCall(name="f", arguments="{}")]
+    assert said.tool_calls == (ToolCall(name="f", arguments="{}"),)
     assert (result.role, result.name, result.content) == ("tool", "f", "done")
 
 
@@ -307,13 +316,13 @@ def test_refusal_in_history_is_what_was_said():
 
 def test_tools_reach_the_template_as_they_came():
     tool = {"type": "function", "function": {"name": "f", "x-note": 1, "strict": True}}
-    assert decode(tools=[tool], parallel_tool_calls=False).tools == [tool]
+    assert decode(tools=[tool], parallel_tool_calls=False).tools == (tool,)
     assert decode(tools=[tool], parallel_tool_calls=False).parallel_tool_calls is False
 
 
 @pytest.mark.parametrize("tools", [[], None])
 def test_no_tools(tools):
-    assert decode(tools=tools, tool_choice="auto").tools == []
+    assert decode(tools=tools, tool_choice="auto").tools == ()
 
 
 @pytest.mark.parametrize(
@@ -328,18 +337,18 @@ def test_no_tools(tools):
 )
 def test_tool_choice(value, choice):
     request = decode(tools=[TOOL, OTHER], tool_choice=value)
-    assert (request.tool_choice, request.tools) == (choice, [TOOL, OTHER])
+    assert (request.tool_choice, request.tools) == (choice, (TOOL, OTHER))
 
 
 def test_allowed_tools_leave_the_others_out():
     allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "fetch"}}]}
     request = decode(tools=[TOOL, OTHER], tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
-    assert (request.tool_choice.mode, request.tools) == ("required", [OTHER])
+    assert (request.tool_choice.mode, request.tools) == ("required", (OTHER,))
 
 
 def test_deprecated_functions_in_and_out():
     request = decode(functions=[{"name": "f"}], function_call={"name": "f"})
-    assert request.tools == [{"type": "function", "function": {"name": "f"}}]
+    assert list(request.tools) == [{"type": "function", "function": {"name": "f"}}]
     assert request.tool_choice == ToolChoice(mode="named", name="f")
     deltas = [
         ChatDelta(tool_calls=[ToolCallDelta(id="c", name="f", arguments='{"a"')]),
@@ -609,3 +618,118 @@ def test_text_chunk_equals_the_general_one():
         "choices": [{"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None}],
         "usage": None,
     }
+
+
+# Freeform tools
+
+EDIT = {"type": "custom", "custom": {"name": "edit", "description": "edits", "format": {"type": "text"}}}
+
+
+def test_a_freeform_tool_is_a_function_with_one_string():
+    request = decode(tools=[TOOL, EDIT], tool_choice={"type": "custom", "custom": {"name": "edit"}})
+    assert request.tool_choice == ToolChoice(mode="named", name="edit")
+    (_, function) = request.tools
+    assert function["function"]["parameters"]["required"] == ["input"]
+    assert refusal({"messages": HI, "tools": [{"type": "custom"}]}).param == "tools[0].custom"
+
+
+def test_its_call_comes_back_as_text_and_goes_up_again_as_it_came():
+    request = decode(tools=[TOOL, EDIT])
+    pieces = ['{"input": "+a\\', "nb", '"}']
+    deltas = [
+        ChatDelta(tool_calls=[ToolCallDelta(id="c0", name="search", arguments="{}")]),
+        ChatDelta(tool_calls=[ToolCallDelta(index=1, id="c1", name="edit")]),
+        *(ChatDelta(tool_calls=[ToolCallDelta(index=1, arguments=piece)]) for piece in pieces),
+        ChatDelta(finish_reason="tool_calls"),
+    ]
+    stream, completion = streamed(CONVERTER, request, deltas)
+    plain = valid(ChatCompletion, CONVERTER.encode(request, completion)).choices[0]
+    function, custom = plain.message.tool_calls
+    assert (function.type, custom.type, custom.custom.name, custom.custom.input) == (
+        "function",
+        "custom",
+        "edit",
+        "+a\nb",
+    )
+    told = [call for call in streamed_calls(request, stream) if call["index"] == 1]
+    assert (told[0]["id"], told[0]["type"], told[0]["custom"]["name"]) == ("c1", "custom", "edit")
+    assert "".join(call["custom"]["input"] for call in told) == "+a\nb"
+    (said,) = decode_messages(plain.message.model_dump())
+    assert [(call.name, json.loads(call.arguments)) for call in said.tool_calls] == [
+        ("search", {}),
+        ("edit", {"input": "+a\nb"}),
+    ]
+
+
+def streamed_calls(request, stream):
+    """The calls' fragments, as the SDK gives them; its types have no freeform calls in chunks."""
+    with client(stream) as sdk:
+        asked = sdk.chat.completions.create(model="tiny", messages=HI, tools=list(request.tools), stream=True)
+        calls = [call for part in asked for call in part.choices[0].delta.tool_calls or ()]
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
+        return [call.model_dump(exclude_unset=True) for call in calls]
+
+
+def test_an_input_that_never_was_an_object_comes_with_the_end():
+    request = decode(tools=[EDIT])
+    deltas = [
+        ChatDelta(tool_calls=[ToolCallDelta(id="c1", name="edit", arguments="*** Begin")]),
+        ChatDelta(finish_reason="tool_calls"),
+    ]
+    stream, completion = streamed(CONVERTER, request, deltas)
+    (call,) = CONVERTER.encode(request, completion)["choices"][0]["message"]["tool_calls"]
+    pieces = [each["custom"]["input"] for each in streamed_calls(request, stream)]
+    assert call["custom"]["input"] == "".join(pieces) == "*** Begin"
+
+
+# What stands beside the known fields
+
+
+def test_files_and_recordings_are_parts():
+    pdf = "data:application/pdf;base64,AA=="
+    (message,) = decode_messages(
+        {
+            "role": "user",
+            "content": [
+                {"type": "file", "file": {"filename": "b.pdf", "file_data": pdf}},
+                {"type": "file", "file": {"filename": "n.md", "file_data": "SGk="}},
+                {"type": "file", "file": {"file_id": "file-1"}},
+                {"type": "input_audio", "input_audio": {"data": "AA==", "format": "mp3"}},
+            ],
+        }
+    )
+    assert message.files == (
+        FilePart(media_type="application/pdf", url=pdf, name="b.pdf"),
+        FilePart(media_type="text/markdown", url="data:text/markdown;base64,SGk=", name="n.md"),
+        FilePart(media_type="", extra={"file_id": "file-1"}),
+        FilePart(media_type="audio/mpeg", url="data:audio/mpeg;base64,AA=="),
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "param"),
+    [
+        ({"type": "file"}, "file"),
+        ({"type": "file", "file": {}}, "file.file_data"),
+        ({"type": "file", "file": {"file_data": 5}}, "file.file_data"),
+        ({"type": "input_audio"}, "input_audio"),
+        ({"type": "input_audio", "input_audio": {"data": "AA=="}}, "input_audio.format"),
+        ({"type": "image_url"}, "image_url"),
+        ({"type": "image_url", "image_url": 5}, "image_url"),
+        ({"type": "video_url", "video_url": {}}, "video_url.url"),
+    ],
+)
+def test_what_a_part_lacks_is_named(part, param):
+    info = refusal({"messages": [{"role": "user", "content": [part]}]})
+    assert info.param == f"messages[0].content[0].{param}"
+
+
+def test_both_names_of_thinking_are_sent_and_one_counts_on_the_way_back():
+    deltas = [ChatDelta(reasoning="hm"), ChatDelta(text="hi"), ChatDelta(finish_reason="stop")]
+    stream, completion = streamed(CONVERTER, ChatRequest(), deltas)
+    message = CONVERTER.encode(ChatRequest(), completion)["choices"][0]["message"]
+    assert (message["reasoning"], message["reasoning_content"]) == ("hm", "hm")
+    delta = chunks(stream)[1].choices[0].delta.model_dump(exclude_unset=True)
+    assert delta == {"reasoning": "hm", "reasoning_content": "hm"}
+    (read,) = decode_messages(message)
+    assert (read.reasoning, read.extra) == ("hm", {})

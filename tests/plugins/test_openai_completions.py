@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import msgspec
 import openai
 import pytest
 from hypothesis import given
@@ -32,14 +33,15 @@ def test_hook_answers_its_own_dialect_only():
 
 
 def test_least_request_gets_openais_default_length():
-    assert CONVERTER.decode({"prompt": "once"}) == ChatRequest(
+    request = CONVERTER.decode({"prompt": "once"})
+    assert msgspec.structs.replace(request, state=None) == ChatRequest(
         prompt="once", sampling=Sampling(max_tokens=16)
     )
 
 
 @pytest.mark.parametrize(
     ("prompt", "read"),
-    [("a", "a"), ([1, 0, 2], [1, 0, 2]), (["a"], "a"), ([[1, 2]], [1, 2])],
+    [("a", "a"), ([1, 0, 2], (1, 0, 2)), (["a"], "a"), ([[1, 2]], (1, 2))],
 )
 def test_prompt_of_every_shape(prompt, read):
     assert decode(prompt=prompt).prompt == read
@@ -53,8 +55,14 @@ def test_prompt_of_every_shape(prompt, read):
         ({"prompt": []}, "prompt"),
         ({"prompt": [[]]}, "prompt"),
         ({"prompt": {}}, "prompt"),
-        ({"prompt": ["a", "b"]}, "prompt"),
-        ({"prompt": [[1], [2]]}, "prompt"),
+        ({"prompt": ["a", ""]}, "prompt[1]"),
+        ({"prompt": [[1], [2, "x"]]}, "prompt[1][1]"),
+        ({"prompt": ["a", 5]}, "prompt[1]"),
+        ({"prompt": ["a"] * 1025}, "prompt"),
+        ({"echo": True, "logprobs": 0, "stream": True}, "stream"),
+        ({"prompt_logprobs": 1, "stream": True}, "stream"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"stream_options": {"surprise": True}}, "stream_options"),
         ({"prompt": [1, "a"]}, "prompt[1]"),
         ({"prompt": [1, -1]}, "prompt[1]"),
         ({"prompt": [2**31]}, "prompt[0]"),
@@ -64,7 +72,6 @@ def test_prompt_of_every_shape(prompt, read):
         ({"n": 2, "best_of": 3}, "best_of"),
         ({"best_of": 2}, "best_of"),
         ({"prompt": [1], "echo": True}, "echo"),
-        ({"echo": True, "logprobs": 0}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
         ({"max_tokens": "many"}, "max_tokens"),
     ],
@@ -98,7 +105,7 @@ def test_parameters_arrive():
         n=2, max_tokens=5, top_logprobs=1, stop=["x"], extra={"truncate_prompt_tokens": 4}
     )
     assert (request.model, request.stream, request.include_usage) == ("tiny", True, True)
-    assert request.metadata == {"user": "u"}
+    assert request.client_fields == {"user": "u"}
 
 
 TOKENS = [

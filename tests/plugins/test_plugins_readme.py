@@ -1,13 +1,18 @@
 """plugins/README.md: its generated parts are what they should be, and its own examples work as they stand."""
 
+import asyncio
+import importlib
+import inspect
+import json
 import re
 import subprocess
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientError, web
 from aiohttp.test_utils import TestServer
 
 from rolltap import ConfigError
@@ -18,8 +23,8 @@ from rolltap.testing import ScriptedTokenBackend, assert_every_cut
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "plugins" / "README.md").read_text(encoding="utf-8")
 BY_HAND = README.partition("<!-- hooks")[0]
-PARSER, BACKEND = re.findall(r"```python\n(.*?)```", BY_HAND, re.DOTALL)
-(CONFIG,) = re.findall(r"```toml\n(.*?)```", BY_HAND, re.DOTALL)
+PARSER, BACKEND, PAGE = re.findall(r"```python\n(.*?)```", BY_HAND, re.DOTALL)
+CONFIG, ENGINES = re.findall(r"```toml\n(.*?)```", BY_HAND, re.DOTALL)
 
 
 def lines(code):
@@ -43,6 +48,22 @@ def mine(tmp_path):
     (tmp_path / "angle.py").write_text(PARSER)
     (tmp_path / "lines.py").write_text(BACKEND)
     return {"plugins": {"dir": str(tmp_path)}}
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang", "local"])
+def test_the_engines_config_is_read_for_each_kind(kind):
+    written = ENGINES.replace('kind = "vllm"', f'kind = "{kind}"')
+    if kind == "local":
+        written = (
+            re.sub(r"  (kind|url) = .*\n", "", ENGINES).replace("# kind", "kind").replace("# model", "model")
+        )
+    (model,) = tomllib.loads(written)["models"]
+    (table,) = model["backends"]
+    assert table.pop("kind") == kind
+    backend = importlib.import_module(f"rolltap_plugins.{kind}").create_backend
+    arguments = {"kind": kind, "options": table, "model": model["name"]}
+    taken = {name: arguments[name] for name in inspect.signature(backend).parameters}
+    assert backend(**taken) is not None
 
 
 async def test_the_parser_has_ten_lines_and_works(rolltap_serve, rolltap_tokenizer, mine):
@@ -88,6 +109,69 @@ async def test_the_backend_has_fifteen_lines_and_works(rolltap_serve, mine):
         )
         assert status == 200, answer
         assert answer["content"] == [{"type": "text", "text": "You said: Hi\nNo more."}]
+
+
+KEY = {"headers": {"x-api-key": "secret"}}
+
+
+class TestPage:
+    """The README's page, behind the server's keys."""
+
+    @pytest.fixture
+    async def server(self, rolltap_serve, rolltap_tokenizer, tmp_path):
+        (tmp_path / "page.py").write_text(PAGE)
+        config = {"plugins": {"dir": str(tmp_path)}, "server": {"api_keys": ["secret"]}}
+        backend = ScriptedTokenBackend(rolltap_tokenizer, lambda ids, sampling: "Hi.")
+        return await rolltap_serve(backend, config=config)
+
+    async def get(self, server, path, **options):
+        async with server.http.get(path, **options) as got:
+            return got.status, await got.json()
+
+    async def session(self, server):
+        async with server.http.post("/sessions/create", json={"group": "g"}, **KEY) as got:
+            return (await got.json())["uuid"]
+
+    async def test_it_lists_sessions_and_shows_nodes(self, server):
+        assert len(lines(PAGE)) <= 60
+        session = await self.session(server)
+        body = {"messages": [{"role": "user", "content": "a"}]}
+        assert (await server.post(f"/{session}/v1/chat/completions", body))[0] == 200
+        status, (listed,) = await self.get(server, "/watch/sessions?group=g", **KEY)
+        assert (status, listed["id"], listed["nodes"]) == (200, session, 1)
+        assert await self.get(server, f"/watch/sessions?after={listed['next']}", **KEY) == (200, [])
+        (recorded,) = await server.nodes(session)
+        path = f"/watch/{session}/nodes/{recorded['metadata']['node_id']}"
+        status, shown = await self.get(server, path, **KEY)
+        assert (status, shown["num_tokens"], shown["reward"]) == (200, len(recorded["tokens"]), None)
+        assert shown["messages"] == [*body["messages"], {"role": "assistant", "content": "Hi."}]
+        assert shown["text"] == recorded["full_text"]
+        for missing in (f"/watch/{session}/nodes/none", "/watch/nowhere/nodes/none"):
+            assert (await self.get(server, missing, **KEY))[0] == 404
+
+    async def test_it_streams_what_is_recorded_and_ends_with_the_server(self, server):
+        session = await self.session(server)
+        async with server.http.get(f"/watch/events?session={session}", **KEY) as got:
+            body = {"messages": [{"role": "user", "content": "a"}]}
+            await server.post(f"/{session}/v1/chat/completions", body)
+            await server.post(f"/{session}/reward", {"value": 1})
+            frames = [(await got.content.readuntil(b"\n\n")).decode() for _ in range(2)]
+            told = [json.loads(frame.removeprefix("data: ")) for frame in frames]
+            assert [each["entry"] for each in told] == ["CallRecorded", "RewardGiven"]
+            (recorded,) = await server.nodes(session)
+            assert told[0]["nodes"] == [recorded["metadata"]["node_id"]]
+            assert {each["session"] for each in told} == {session}
+            async with asyncio.timeout(5):
+                await server.app.shutdown()
+                with suppress(ClientError):
+                    assert await got.content.read() == b""
+                assert got.content.at_eof() or got.content.exception() is not None
+
+    @pytest.mark.parametrize("path", ["sessions", "s/nodes/n", "events"])
+    async def test_all_but_its_public_page_need_a_key(self, server, path):
+        status, body = await self.get(server, f"/watch/{path}")
+        assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+        assert await self.get(server, "/watch") == (200, {"models": ["test-model"], "sessions": 0})
 
 
 # What vLLM's parsers answer for depends on the vLLM that is installed, and has tests of its own.

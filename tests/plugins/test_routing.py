@@ -25,6 +25,11 @@ def session(uuid="s"):
     return SessionInfo(uuid=uuid, model_name="tiny", tool_parser="hermes")
 
 
+def busy(view, count):
+    """Have the backend answer so many requests."""
+    view._handle.in_flight = count
+
+
 def cool_down(handle, seconds=60.0):
     handle._handle._retry_at = time.monotonic() + seconds
 
@@ -41,7 +46,8 @@ def test_hook_chooses_one_of_the_backends():
 
 def test_least_in_flight_is_chosen(router):
     first, second, third = handles(3)
-    first.in_flight, second.in_flight, third.in_flight = 3, 1, 2
+    for handle, count in zip((first, second, third), (3, 1, 2), strict=True):
+        busy(handle, count)
     assert router.select(None, [first, second, third]) is second
 
 
@@ -54,7 +60,7 @@ def test_idle_backends_share_new_sessions_evenly(router):
 def test_session_stays_though_another_is_less_loaded(router):
     first, second = handles(2)
     assert router.select(session(), [first, second]) is first
-    first.in_flight = 10
+    busy(first, 10)
     assert router.select(session(), [second, first]) is first
     assert router.select(None, [first, second]) is second
 
@@ -62,7 +68,8 @@ def test_session_stays_though_another_is_less_loaded(router):
 def test_session_of_two_models_has_a_backend_of_each(router):
     tiny, big = handles(2), handles(2, model="big")
     router.select(session(), tiny)
-    tiny[1].in_flight = big[0].in_flight = 1
+    busy(tiny[1], 1)
+    busy(big[0], 1)
     assert router.select(session(), big) is big[1]
     assert router.select(session(), tiny) is tiny[0]
 
@@ -98,9 +105,10 @@ def test_memory_is_bounded_and_forgets_the_session_unused_longest():
     assert router.select(session("b"), backends) is second
     assert router.select(session("a"), backends) is first
     router.select(session("c"), backends)
-    first.in_flight = 9
+    busy(first, 9)
     assert router.select(session("a"), backends) is first
-    second.in_flight, first.in_flight = 9, 0
+    busy(second, 9)
+    busy(first, 0)
     assert router.select(session("b"), backends) is first
 
 
@@ -112,7 +120,7 @@ def test_choice_is_always_healthy_where_any_is(states, asked):
     router = routing.StickyRouter()
     backends = handles(len(states))
     for handle, (in_flight, ill) in zip(backends, states, strict=True):
-        handle.in_flight = in_flight
+        busy(handle, in_flight)
         if ill:
             cool_down(handle)
     for uuid in asked:

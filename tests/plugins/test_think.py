@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from rolltap import Reasoning
 from rolltap.testing import assert_every_cut
-from rolltap_plugins.think import PARSERS, ThinkParser, reasoning_parser
+from rolltap_plugins.think import ThinkParser, reasoning_parser
 
 
 def opened_by(prompt_tail):
@@ -55,15 +55,10 @@ def test_thinking_that_the_prompt_closed_again_is_over():
     assert_every_cut(opened_by("<think>\n\n</think>\n\n"), "Done.", ["Done."])
 
 
-@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("name", reasoning_parser)
 def test_each_name_has_its_marks(name):
-    parser = PARSERS[name]
-    assert reasoning_parser(name) is parser
+    parser = reasoning_parser[name]
     assert_every_cut(parser, f"{parser.open}a{parser.close}b", [Reasoning("a"), "b"])
-
-
-def test_other_names_are_not_ours():
-    assert reasoning_parser("other") is None
 
 
 @given(

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from rolltap import BadRequest, Sampling, UpstreamError
+from rolltap import BadRequest, Sampling, TokenRequest, Unsupported, UpstreamError
 from rolltap_plugins.vllm import Options, VLLMBackend, create_backend
 from scripted_vllm import Choice, ScriptedVLLM, frame, refusal
 
@@ -36,8 +36,12 @@ async def connect(aiohttp_server):
         await backend.close()
 
 
-async def collect(backend, prompt=PROMPT, **sampling):
-    return [delta async for delta in backend.generate(prompt, Sampling(**sampling))]
+def asking(prompt=PROMPT, *, stream=True, **sampling):
+    return TokenRequest(prompt_ids=prompt, sampling=Sampling(**sampling), stream=stream)
+
+
+async def collect(backend, **asked):
+    return [delta async for delta in backend.generate(asking(**asked))]
 
 
 def joined(deltas, index=0):
@@ -183,11 +187,14 @@ async def test_the_server_is_asked_once_which_endpoint_it_has(connect, scale_out
 
 async def test_weight_versions_are_the_engines_spans(connect):
     deltas = await collect(await connect(ScriptedVLLM(weight_version="v7")))
-    assert [delta.weight_versions for delta in deltas] == [
-        None,
-        None,
-        [{"version": "v7", "start": 0, "end": 3}],
-    ]
+    assert [delta.weight_versions for delta in deltas] == [None, None, [[0, 3, "v7"]]]
+    (whole,) = await collect(await connect(ScriptedVLLM(weight_version="12")), stream=False)
+    assert whole.weight_versions == [[0, 3, 12]]
+
+
+async def test_weights_that_nobody_gave_a_version_have_none(connect):
+    (whole,) = await collect(await connect(ScriptedVLLM(weight_version="default")), stream=False)
+    assert whole.weight_versions is None
 
 
 async def test_without_spans_the_version_at_dispatch_is_kept(connect):
@@ -196,7 +203,18 @@ async def test_without_spans_the_version_at_dispatch_is_kept(connect):
     await collect(backend)
     engine.weight_version = "v2"
     deltas = await collect(backend)
-    assert deltas[-1].weight_versions == [{"version": "v2", "at": "dispatch"}]
+    assert deltas[-1].weight_versions == [[0, 3, "v2"]]
+
+
+async def test_weights_that_changed_meanwhile_are_told_as_both(connect):
+    engine = ScriptedVLLM(scale_out=False, development=True, weight_version="1", pause=0.02)
+    backend = await connect(engine)
+    async with aclosing(backend.generate(asking())) as deltas:
+        seen = []
+        async for delta in deltas:
+            engine.weight_version = "2"
+            seen.append(delta.weight_versions)
+    assert seen[-1] == [[0, 3, [1, 2]]]
 
 
 async def test_a_server_that_tells_no_version_has_none(connect):
@@ -282,7 +300,7 @@ async def test_after_a_torn_connection_the_server_is_asked_again(connect):
 async def test_closing_the_generator_closes_the_connection(connect, endpoint):
     engine = ScriptedVLLM([Choice([(7, -0.5)] * 500)], pause=0.01)
     backend = await connect(engine, endpoint=endpoint)
-    async with aclosing(backend.generate(PROMPT, Sampling())) as deltas:
+    async with aclosing(backend.generate(asking())) as deltas:
         async for delta in deltas:
             assert delta.token_ids == [7]
             assert engine.running == 1
@@ -306,6 +324,89 @@ async def until(condition):
             return
         await asyncio.sleep(0.01)
     pytest.fail("it did not happen within 3 s")
+
+
+# ---- whole replies, where nobody reads a stream
+
+
+async def test_a_whole_reply_is_the_same_as_its_stream(connect, endpoint):
+    alternatives = [{7: -0.5, 70: -1.0}, {8: -0.25, 80: -2.0}, {2: -1.5, 20: -3.0}]
+    first = Choice([(7, -0.5), (8, -0.25), (2, -1.5)], stop_reason="END", alternatives=alternatives)
+    choices = [first, Choice([(9, -0.2)], finish_reason="length", alternatives=[{9: -0.2}])]
+    engine = ScriptedVLLM(choices, cached_tokens=2)
+    backend = await connect(engine, endpoint=endpoint)
+    streamed, whole = [await collect(backend, n=2, top_logprobs=2, stream=stream) for stream in (True, False)]
+    assert len(whole) == 3 < len(streamed)
+    for index in (0, 1):
+        assert joined(whole, index) == joined(streamed, index)
+        assert ends(whole, index) == ends(streamed, index)
+        tops = [
+            [top for d in ds if d.index == index for top in d.top_logprobs or ()] for ds in (whole, streamed)
+        ]
+        assert tops[0] == tops[1]
+    assert whole[0].prompt_token_ids == PROMPT
+    assert whole[-1].cached_tokens == 2
+    assert [body["stream"] for _, body, _ in engine.asked] == [True, False]
+    assert "stream_options" not in engine.asked[1][1]
+
+
+def ends(deltas, index):
+    return [
+        (d.finish_reason, d.stop_reason, d.weight_versions)
+        for d in deltas
+        if d.index == index and d.finish_reason
+    ]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("tokens", [[(7, -0.5)], []])
+async def test_an_engines_abort_comes_through(connect, endpoint, stream, tokens):
+    engine = ScriptedVLLM([Choice(tokens, finish_reason="abort")])
+    if stream and not tokens:
+        event = getattr(engine, f"{endpoint}_event")(0, engine.choices[0], 0, 1, PROMPT)
+        engine.frames = [frame(event), b"data: [DONE]\n\n"]
+    deltas = await collect(await connect(engine, endpoint=endpoint), stream=stream)
+    assert [delta.finish_reason for delta in deltas] == ["abort"]
+    assert joined(deltas) == ([token for token, _ in tokens], [logprob for _, logprob in tokens])
+
+
+async def test_closing_a_whole_reply_closes_the_connection(connect, endpoint):
+    engine = ScriptedVLLM(pause=30)
+    task = asyncio.create_task(collect(await connect(engine, endpoint=endpoint), stream=False))
+    await until(lambda: engine.running == 1)
+    task.cancel()
+    await asyncio.wait([task])
+    await until(lambda: engine.running == 0)
+
+
+async def test_nothing_after_the_end_is_read(connect, endpoint):
+    engine = ScriptedVLLM()
+    frames = engine._frames(PROMPT, getattr(engine, f"{endpoint}_event"))
+    engine.frames = [b"".join([*frames, b"data: {oops\n\n", frames[0]])]
+    assert joined(await collect(await connect(engine, endpoint=endpoint))) == ([7, 8, 2], [-0.5, -0.25, -1.5])
+
+
+SHAPES = [
+    b"[]", b"3", b"null", b'{"choices": 3}', b'{"choices": [3]}', b'{"choices": {"index": 0}}',
+    b'{"choices": [{"index": "0"}]}', b'{"choices": [{"index": 7, "token_ids": []}]}',
+    b'{"choices": [{"index": -1, "token_ids": []}]}', b'{"choices": [{"token_ids": ["7"]}]}',
+    b'{"choices": [{"token_ids": [-7]}]}', b'{"choices": [{"token_ids": [4294967296]}]}',
+    b'{"choices": [{"token_ids": [7], "finish_reason": 4}]}', b'{"choices": [{"token_ids": [7], "logprobs": []}]}',
+    b'{"choices": [{"token_ids": [7], "logprobs": {"content": [{"token_id": 7, "logprob": "-0.5"}]}}]}',
+    b'{"choices": [{"token_ids": [7], "weight_versions": [["1", 0, 1]]}]}', b'{"usage": []}',
+    b'{"choices": [{"token_ids": [7], "routed_experts": "%%%"}]}', b'{"prompt_token_ids": ["1"]}',
+    b'{"choices": [{"logprobs": {"tokens": ["token_id:x"], "content": [{"token_id": null}]}}]}', b"\xff{}",
+    b'{"choices": [{"token_ids": [7]}]', b"[" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape[:60])
+async def test_an_answer_of_another_shape_is_the_upstreams_fault(connect, endpoint, shape, stream):
+    engine = ScriptedVLLM(frames=[b"data: " + shape + b"\n\n"], whole=shape)
+    with pytest.raises(UpstreamError) as caught:
+        await collect(await connect(engine, endpoint=endpoint), stream=stream)
+    assert caught.value.status is None
 
 
 # ---- errors
@@ -341,7 +442,9 @@ async def test_a_refusal_keeps_status_and_retry_after(connect, endpoint):
     [
         (500, '{"object": "error", "message": "flat and old", "code": 500}', "flat and old"),
         (500, '{"detail": "of FastAPI"}', "of FastAPI"),
-        (502, "<h1>Bad gateway</h1>", "Bad gateway"),
+        (502, "<h1>Bad gateway</h1>", "answered 502"),
+        (502, "Bad gateway", "Bad gateway"),
+        (307, "", "a redirect, which is not followed"),
         (503, "", "answered 503"),
     ],
 )
@@ -380,7 +483,7 @@ async def test_an_answer_that_is_no_event_stream(connect, endpoint):
 
 
 async def test_an_event_that_is_not_json(connect, endpoint):
-    with pytest.raises(UpstreamError, match=r"not JSON: b'\{oops'"):
+    with pytest.raises(UpstreamError, match=r"not JSON .*: b'\{oops'"):
         await collect(await connect(ScriptedVLLM(frames=[b"data: {oops\n\n"]), endpoint=endpoint))
 
 
@@ -421,6 +524,69 @@ async def test_a_parameter_that_the_endpoint_lacks_is_refused(connect, forced, n
         await collect(await connect(engine, endpoint=forced), extra={name: 1})
     assert caught.value.info.param == name
     assert not engine.asked
+
+
+async def test_what_says_nothing_about_the_tokens_goes_too(connect, endpoint):
+    engine = ScriptedVLLM()
+    backend = await connect(engine, endpoint=endpoint)
+    plain = TokenRequest(prompt_ids=PROMPT, sampling=Sampling(), request_id="r1")
+    salted = TokenRequest(
+        prompt_ids=PROMPT,
+        sampling=Sampling(extra={"cache_salt": "mine"}),
+        request_id="r1",
+        priority=-2,
+        cache_salt="7",
+    )
+    for request in (plain, salted):
+        async for _ in backend.generate(request):
+            pass
+    first, second = (body for _, body, _ in engine.asked)
+    assert first.keys().isdisjoint({"priority", "cache_salt"})
+    assert (second["priority"], second["cache_salt"]) == (-2, "mine:7")
+    assert first["request_id"] != second["request_id"]
+    assert all(body["request_id"].startswith("r1-") for body in (first, second))
+
+
+# ---- weights
+
+
+async def test_pauses_and_versions_reach_the_engine(connect):
+    engine = ScriptedVLLM(development=True)
+    backend = await connect(engine)
+    for mode in ("abort", "keep", "wait"):
+        await backend.pause(mode)
+        assert await backend.is_paused()
+        await backend.resume()
+        assert not await backend.is_paused()
+    assert engine.pauses == ["abort", "keep", "wait"]
+    await backend.set_weights(7)
+    assert (engine.weight_version, await backend.weight_version()) == ("7", 7)
+    with pytest.raises(Unsupported, match="from a path"):
+        await backend.set_weights(8, "/weights")
+
+
+async def test_a_server_without_its_development_mode_says_how_to_get_it(connect):
+    backend = await connect(ScriptedVLLM())
+    for asked in (backend.pause("abort"), backend.resume()):
+        with pytest.raises(Unsupported, match="VLLM_SERVER_DEV_MODE=1"):
+            await asked
+    await backend.set_weights(7)
+    assert await backend.weight_version() is None
+    assert not await backend.is_paused()
+
+
+# ---- secrets
+
+
+async def test_a_key_that_the_server_repeats_is_not_shown(connect, endpoint, monkeypatch):
+    monkeypatch.setenv("SOME_KEY", "sk-very-secret")
+
+    def error():
+        return refusal(401, "no such key: sk-very-secret", "Unauthorized")
+
+    with pytest.raises(UpstreamError, match=r"no such key: \*\*\*") as caught:
+        await collect(await connect(ScriptedVLLM(error=error), endpoint=endpoint, api_key_env="SOME_KEY"))
+    assert "very-secret" not in repr(caught.value)
 
 
 # ---- check, and the name

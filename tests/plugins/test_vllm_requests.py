@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rolltap import SAMPLING_PARAMETERS, BadRequest, ConfigError, Sampling
+from rolltap import SAMPLING_PARAMETERS, BadRequest, ConfigError, Sampling, TokenRequest
 from rolltap_plugins.vllm import VLLMBackend, create_backend
 from rolltap_plugins.vllm.options import Options
 from rolltap_plugins.vllm.parameters import COMPLETIONS_ONLY, PARAMETERS, request_body
@@ -14,7 +14,8 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
 def body(endpoint, *, max_model_len=100, **sampling):
-    return request_body(endpoint, "served", PROMPT, Sampling(**sampling), max_model_len)
+    request = TokenRequest(prompt_ids=PROMPT, sampling=Sampling(**sampling))
+    return request_body(endpoint, "served", request, max_model_len)
 
 
 def sent(endpoint, **sampling):
@@ -26,8 +27,8 @@ def sent(endpoint, **sampling):
 ENDPOINTS = pytest.mark.parametrize("endpoint", ["generate", "completions"])
 
 SAME = {
-    "min_tokens": 2, "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 3, "stop": ["END"],
-    "stop_token_ids": [2], "ignore_eos": True, "presence_penalty": 0.1, "frequency_penalty": 0.2,
+    "min_tokens": 2, "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1, "seed": 3, "stop": ("END",),
+    "stop_token_ids": (2,), "ignore_eos": True, "presence_penalty": 0.1, "frequency_penalty": 0.2,
     "repetition_penalty": 1.1, "logit_bias": {7: 1.5},
 }  # fmt: skip
 
@@ -159,8 +160,9 @@ def test_the_address_may_end_like_an_openai_base_url(url):
     [
         ({}, "give either 'url'"),
         ({"url": "http://h", "launch": "m"}, "give either 'url'"),
-        ({"ulr": "http://h"}, "unknown option 'ulr'; did you mean 'url'"),
+        ({"ulr": "http://h"}, "unknown option 'ulr'; did you mean \"url\""),
         ({"url": "http://h", "zzzzzz": 1}, "unknown option 'zzzzzz'; known are: url, api_key_env"),
+        ({"url": "http://me:secret@h"}, "'url' has a user or a password in it.* leave it http://h and"),
         ({"url": "127.0.0.1:8000"}, "'url' is '127.0.0.1:8000'; expected an address such as"),
         (
             {"url": "http://h", "endpoint": "chat"},

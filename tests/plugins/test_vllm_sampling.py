@@ -2,13 +2,14 @@
 
 import pytest
 
-from rolltap import Sampling
+from rolltap import Sampling, TokenRequest
 from rolltap_plugins.vllm.parameters import applied, request_body
 
 
 @pytest.mark.parametrize("endpoint", ["generate", "completions"])
 def test_both_endpoints_apply_what_was_asked_and_the_same_defaults(endpoint):
-    body = request_body(endpoint, "m", [1, 2], Sampling(top_p=0.5, max_tokens=500), 100)
+    request = TokenRequest(prompt_ids=[1, 2], sampling=Sampling(top_p=0.5, max_tokens=500))
+    body = request_body(endpoint, "m", request, 100)
     assert applied(endpoint, body) == {
         "max_tokens": 98,
         "temperature": 1.0,

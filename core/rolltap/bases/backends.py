@@ -140,5 +140,10 @@ class BackendView(ABC):
 
     @property
     @abstractmethod
+    def queued(self) -> int:
+        """How many requests wait for a place, because as many as may be are in flight."""
+
+    @property
+    @abstractmethod
     def last_error(self) -> str | None:
         """What it failed with last; None since it last answered."""

@@ -1,14 +1,20 @@
 """What message converters subclass: one wire format ("dialect") in and out."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from operator import is_
 from typing import Any, ClassVar
 
 from msgspec import Struct, field
 
 from rolltap.errors import ErrorInfo
-from rolltap.types.chat import ChatRequest
+from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta, Completion
+
+Replies = Callable[[str], Message | None]
+"""A reply of the same session by its id; None where the session has kept none of that id."""
 
 
 class ErrorReply(Struct, frozen=True, kw_only=True):
@@ -50,6 +56,38 @@ class StreamEncoder(ABC):
         return b": ping\n\n"
 
 
+class ReadBefore:
+    """What a converter has read of a session's earlier requests: a turn repeats the messages of the turns before it.
+
+    An entry of a body's list is the same object as in an earlier body where the client has sent the same bytes.
+    """
+
+    _MOST_KEPT = 4
+
+    def __init__(self) -> None:
+        self._kept: dict[str, deque[tuple[Sequence[Any], Sequence[Any]]]] = {}
+
+    def known(self, name: str, entries: object) -> Sequence[Any]:
+        """What the first of a list's entries were read as, as far as an earlier list called `name` began with them."""
+        best: Sequence[Any] = ()
+        if not isinstance(entries, list):
+            return best
+        for before, read in reversed(self._kept.get(name, ())):
+            alike = sum(takewhile(bool, map(is_, before, entries)))
+            if alike > len(best):
+                best = read[:alike]
+        return best
+
+    def keep(self, name: str, entries: Sequence[Any], read: Sequence[Any]) -> None:
+        """Keep what each entry of a list was read as."""
+        kept = self._kept.setdefault(name, deque(maxlen=self._MOST_KEPT))
+        for at, (before, _) in enumerate(kept):
+            if len(before) <= len(entries) and all(map(is_, before, entries)):
+                del kept[at]  # this list goes on from it
+                break
+        kept.append((entries, read))
+
+
 class MessageConverter(ABC):
     """One dialect, in and out."""
 
@@ -60,6 +98,18 @@ class MessageConverter(ABC):
     @abstractmethod
     def decode(self, body: dict[str, Any]) -> ChatRequest:
         """The request that the client's JSON body is. Raises `BadRequest` that names a wrong field."""
+
+    def decode_within(self, body: dict[str, Any], replies: Replies) -> ChatRequest:  # noqa: ARG002 - for subclasses
+        """The request of a body that may point at what its session's replies said. The default is `decode`."""
+        return self.decode(body)
+
+    def decode_next(self, body: dict[str, Any], replies: Replies, before: ReadBefore) -> ChatRequest:  # noqa: ARG002
+        """The same in a session, where a long conversation need not be read anew with each turn.
+
+        What is read may be kept in `before` for the next request. The body is shared: don't change it. The default is
+        `decode_within`.
+        """
+        return self.decode_within(body, replies)
 
     def decode_leniently(self, body: dict[str, Any]) -> ChatRequest:
         """The request of a caller in this process, such as one of `ChatBackend.send_message`.

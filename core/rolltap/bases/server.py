@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import web
 
@@ -53,6 +53,21 @@ class Server(ABC):
         """
 
     @abstractmethod
+    async def session_of(self, request: web.Request) -> SessionSummary | None:
+        """The session that a request belongs to: named in its path (`{sid}`), in `x-rolltap-session` or sent as its key.
+
+        None for a request without one, which one of the server's keys must open. Raises `NotFound`, `RequestError` (401).
+        """
+
+    @abstractmethod
+    async def reply(self, session_id: str, reply_id: str) -> NodeView:
+        """The node of a reply, by the id that its client knows: one that was kept. Raises `NotFound`."""
+
+    @abstractmethod
+    async def forget_reply(self, session_id: str, reply_id: str) -> None:
+        """Let nothing go on from a reply by its id any more; its node stays. Raises `NotFound`."""
+
+    @abstractmethod
     def subscribe(self, *, session: str | None = None) -> AsyncIterator[Event]:
         """Every entry from now on, as it is recorded; of one session or of all.
 
@@ -81,6 +96,11 @@ class Server(ABC):
     @abstractmethod
     def backends(self) -> Sequence[BackendView]:
         """The backends of all models."""
+
+    @property
+    @abstractmethod
+    def state(self) -> Mapping[str, Any]:
+        """What `GET /admin/state` says: whether calls are paused, since when, and the version of each model's weights."""
 
     @abstractmethod
     def add_route(self, method: str, path: str, handler: Handler, *, public: bool = False) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import click
 from msgspec import Struct
 
+from rolltap.cli.options import DEFAULT_URL
 from rolltap.errors import ConfigError, RequestError, Unreachable
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from rolltap.plugins import Plugins
     from rolltap.session import Session
 
-DEFAULT_URL = "http://127.0.0.1:9100"
 _SUFFIXES = {".jsonl": "jsonl", ".parquet": "parquet"}
 """How files' names may end, and the format that each is written in where none is named."""
 
@@ -226,12 +226,12 @@ class StoreSource:
 
     async def write_to(self, file: "ExportFile") -> AsyncIterator[Done]:
         """See `Source.write_to`."""
-        from rolltap.record.views import views  # noqa: PLC0415
+        from rolltap.server.public import nodes_of  # noqa: PLC0415
 
         if self._export is None:
             raise TypeError("write_to is called with the file that open has given")
         async for session in self._each():
-            nodes = self._export.pick(views(session.record, tree=session.info.track_tree))
+            nodes = self._export.pick(await nodes_of(session, self._plugins))
             yield Done(file.write(session.summary(), nodes), self._export.left_out)
 
     async def _each(self) -> "AsyncIterator[Session]":

@@ -11,6 +11,9 @@ import msgspec
 from rolltap.config import Config
 from rolltap.errors import ConfigError
 
+DEFAULT_URL = "http://127.0.0.1:9100"
+"""Where commands look for a running server."""
+
 config_option = click.option(
     "--config", "config_file", metavar="FILE", help="The config, a TOML file. Without it: the embedded model."
 )

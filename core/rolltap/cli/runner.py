@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import errno
 import gc
+import importlib
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 from aiohttp import web
@@ -17,9 +18,10 @@ from rolltap.cli.options import naming
 from rolltap.config import Config
 from rolltap.errors import ConfigError
 from rolltap.server.app import create_app
+from rolltap.server.state import PIPELINE
 
-SHUTDOWN_TIMEOUT_S = 30.0
-"""How long requests in flight may take to finish once the server was asked to end."""
+SHUTDOWN_TIMEOUT_S = 3.0
+"""How long connections may take to close, once calls have ended within `drain_s`."""
 
 _GC_THRESHOLDS = (50_000, 20, 100)
 """When Python looks for cycles among objects. Its own 700 young objects are there every few requests, and looking
@@ -39,8 +41,25 @@ def run(config: Config, *, config_file: str | None = None) -> None:
         # Bound first: that a port is taken should be said at once, not after a model was loaded.
         sockets = [stack.enter_context(each) for each in bind(config.server.host, config.server.port)]
         with naming(config_file):
+            new_loop = _loop_factory(config.server.loop)
             app = create_app(config)
-        asyncio.run(_serve(app, config, sockets, config_file))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(_serve(app, config, sockets, config_file))
+
+
+def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the event loop. Raises `ConfigError` where its package is not installed."""
+    if name == "asyncio":
+        return asyncio.new_event_loop
+    try:
+        uvloop = importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"server.loop = {name!r} needs the package {name}, which can't be imported ({error}); "
+            'pip install "rolltap[uvloop]", or set it to "asyncio"'
+        ) from error
+    found: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return found
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -117,6 +136,9 @@ async def _serve(
                 gc.set_threshold(*_GC_THRESHOLDS)
                 print(f"rolltap is serving {config.models[0].name} on http://{address}", flush=True)
                 await stopping.wait()
+                for site in [*runner.sites]:
+                    await site.stop()
+                await app[PIPELINE].drain(config.server.drain_s)
         finally:
             await runner.cleanup()
 

@@ -31,6 +31,10 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Counted from the end of the session's last call."""
     unknown_model: Literal["session", "error"] = "session"
     """In a session, a request for a model that is not configured is answered by the session's own, or refused."""
+    drain_s: Seconds = 25
+    """On SIGTERM: how long calls in flight may take to finish. What still runs then ends with its dialect's error."""
+    loop: Literal["asyncio", "uvloop"] = "asyncio"
+    """The event loop: Python's own, or the faster one of the extra `uvloop`."""
     max_in_flight: Count = 512
     """Upstream requests at once, for each backend."""
     max_queued: CountOrNone = 4096

@@ -39,6 +39,7 @@ _ALLOWED: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "message_converter": (_one_of(MessageConverter), "a MessageConverter"),
     "select_backend": (_one_of(BackendView), "one of the backends it was given"),
     "classify_error": (_one_of(ErrorInfo), "an ErrorInfo"),
+    "label_tree": (_one_of(str), "a str"),
     "create_store": (_one_of(Store), "a Store"),
     "export_format": (_one_of(ExportFormat), "an ExportFormat"),
 }

@@ -17,7 +17,7 @@ from rolltap.types.chat import FilePart, ImagePart, Message, ToolCall
 _THINK_END = "</think>"
 
 
-class Fingerprint(Struct, array_like=True, frozen=True):
+class Fingerprint(Struct, array_like=True, frozen=True, gc=False):
     """A message reduced to what tells it from another: hashes of its canonical content and calls."""
 
     role: str

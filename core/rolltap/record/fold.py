@@ -15,6 +15,7 @@ from rolltap.types.ledger import (
     CallRecorded,
     DeliveryChanged,
     Entry,
+    ReplyForgotten,
     RewardGiven,
     SessionCreated,
     SessionDeleted,
@@ -39,6 +40,8 @@ class SessionRecord:
         """The session's own, by name; each node may have others."""
         self.sealed: SessionSealed | None = None
         self.deleted = False
+        self.last_at = 0.0
+        """When something was last recorded in it; seconds since the epoch."""
         self.num_calls = 0
         self.num_generated = 0
         self.num_untrainable = 0
@@ -50,8 +53,10 @@ class SessionRecord:
         match entry:
             case SessionCreated():
                 self.info = entry.info
+                self._used(entry.info.created_at)
             case CallBegun():
                 self.begun[entry.call_id] = entry
+                self._used(entry.begun_at)
             case CallFailed():
                 self.begun.pop(entry.call_id, None)
             case CallRecorded():
@@ -61,17 +66,23 @@ class SessionRecord:
                     self.forest[node_id].delivery = entry.delivery
             case RewardGiven():
                 self._add_reward(entry)
-            case SessionSealed() | SessionDeleted() | UnknownEntry():
+            case SessionSealed() | SessionDeleted() | ReplyForgotten() | UnknownEntry():
                 self._close(entry)
         return []
 
-    def _close(self, entry: SessionSealed | SessionDeleted | UnknownEntry) -> None:
+    def _used(self, at: float) -> None:
+        self.last_at = max(self.last_at, at)
+
+    def _close(self, entry: SessionSealed | SessionDeleted | ReplyForgotten | UnknownEntry) -> None:
+        if isinstance(entry, ReplyForgotten):
+            self._replies.pop(entry.reply_id, None)
         if isinstance(entry, SessionSealed):
             self.sealed = self.sealed or entry
         self.deleted = self.deleted or isinstance(entry, SessionDeleted)
 
     def _add_call(self, call: CallRecorded) -> list[Node]:
         self.begun.pop(call.call_id, None)
+        self._used(call.times.ended)
         for definition in call.definitions:
             self.definitions.add(definition)
         nodes = self.forest.add(call)
@@ -84,6 +95,7 @@ class SessionRecord:
         return nodes
 
     def _add_reward(self, entry: RewardGiven) -> None:
+        self._used(entry.given_at)
         if entry.node_id is None:
             self.rewards[entry.name] = entry.value
         elif entry.node_id in self.forest:
@@ -93,10 +105,15 @@ class SessionRecord:
         """The rewards that hold for a node: its own over the session's."""
         return FrozenDict({**self.rewards, **node.rewards})
 
+    def reply(self, reply_id: str) -> Node | None:
+        """The node of a reply that a later request may refer to; None where none of that id was kept."""
+        node = self._replies.get(reply_id)
+        return node if node is not None and node.call.kept else None
+
     def conversation_of(self, reply_id: str) -> list[Message]:
         """The messages up to and including a kept reply. Raises `BadRequest`, worded as OpenAI does."""
-        node = self._replies.get(reply_id)
-        if node is None or not node.call.kept:
+        node = self.reply(reply_id)
+        if node is None:
             raise BadRequest(
                 f"Previous response with id {reply_id!r} not found: this session has kept no such reply; "
                 "send the conversation instead of its id",

@@ -145,6 +145,8 @@ class Forest:
         self._nodes: dict[str, Node] = {}
         self._by_key: dict[bytes, list[Node]] = {}
         self._remembered: OrderedDict[str, tuple[Message, ...]] = OrderedDict()
+        self._sequences: OrderedDict[str, bytes] = OrderedDict()
+        """The packed ids of the nodes that were extended last, whole: the next turn most likely goes on from there."""
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -199,6 +201,20 @@ class Forest:
         parent.children.append(node)
         if parent.heir is None or (node.trainable and not parent.heir.trainable):
             parent.heir = node
+
+    def packed_ids(self, node: Node) -> bytes:
+        """The packed ids of a node's whole sequence; for the next turn of a conversation in proportion to what is new."""
+        parts: list[bytes] = []
+        at: Node | None = node
+        while at is not None and at.id not in self._sequences:
+            parts += (at.output.ids, at.prompt.ids)
+            at = at.parent
+        if at is not None:
+            parts.append(self._sequences.pop(at.id))
+        packed = self._sequences[node.id] = b"".join(reversed(parts))
+        while len(self._sequences) > _MOST_REMEMBERED:
+            self._sequences.popitem(last=False)
+        return packed
 
     def remember(self, node: Node, messages: Sequence[Message], after: Node | None, kept: int) -> None:
         """Keep the conversation before `node`'s output as the client wrote it: the next turn most likely begins so."""
@@ -287,15 +303,15 @@ class Forest:
 
     def leaves(self) -> list[Node]:
         """The nodes that no later turn extended, each in the place of the call and the choice that it grew from."""
+        places: dict[str, int] = {}
         found = []
-        stack = self.roots[::-1]
-        while stack:
-            node = stack.pop()
-            if node.children:
-                stack.extend(reversed(node.children))
-            else:
+        for own_place, node in enumerate(self._nodes.values()):
+            parent = node.parent
+            grown = parent is not None and parent.children[0] is node
+            places[node.id] = places[parent.id] if parent is not None and grown else own_place
+            if not node.children:
                 found.append(node)
-        return found
+        return sorted(found, key=lambda leaf: places[leaf.id])
 
     def after(self, node_id: str) -> set[str]:
         """The ids of the nodes that were recorded after this one; of all where it is unknown."""

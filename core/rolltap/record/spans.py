@@ -18,12 +18,16 @@ def version_of_each(spans: Sequence[Any] | None, num_tokens: int) -> list[int | 
 def version_spans(
     spans: Sequence[Any] | None, start: int, stop: int
 ) -> tuple[tuple[int, int, int | str], ...]:
-    """The spans of an output that stands from `start` to `stop` in a sequence, as places in the sequence."""
-    return tuple(
-        (start + first, min(start + last, stop), _known(version))
-        for first, last, version in spans or ()
-        if start + first < min(start + last, stop)
-    )
+    """The spans of an output that stands from `start` to `stop` in a sequence, as places in the sequence.
+
+    What an engine says in another form is no span: it stays in the node's metadata.
+    """
+    found = []
+    for span in spans or ():
+        match span:
+            case [int(first), int(last), version] if start + first < min(start + last, stop):
+                found.append((start + first, min(start + last, stop), _known(version)))
+    return tuple(found)
 
 
 def _known(version: Any) -> int | str:

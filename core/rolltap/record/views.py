@@ -13,6 +13,7 @@ from typing import Any
 
 from rolltap.record.fold import SessionRecord
 from rolltap.record.forest import Node
+from rolltap.record.lineage import root_of
 from rolltap.record.openai_form import as_openai
 from rolltap.record.spans import version_of_each, version_spans
 from rolltap.types.frozen import FrozenDict, FrozenList, frozen
@@ -52,6 +53,11 @@ class RecordedNode:
     def num_tokens(self) -> int:
         """How long the sequence is, without putting it together."""
         return self._node.num_tokens
+
+    @property
+    def root(self) -> Node:
+        """The first node of its tree."""
+        return root_of(self._node)
 
     @cached_property
     def _path(self) -> list[tuple[Node, bool]]:
@@ -220,6 +226,10 @@ def _of_call(node: Node) -> dict[str, Any]:
     }
     if call.asked_model and call.asked_model != node.model:
         found["asked_model"] = call.asked_model
+    if call.reply_id:
+        found["reply_id"] = call.reply_id
+    if call.num_instructions:
+        found["num_instructions"] = call.num_instructions
     if call.notes:
         found["notes"] = call.notes
     if len(call.outputs) > 1:
@@ -237,6 +247,8 @@ def _of_output(node: Node) -> dict[str, Any]:
         "weight_versions": output.weight_versions,
         "num_generated": len(output.ids) // 4,
     }
+    if output.prompt_proof is not None:
+        found["prompt_proof"] = output.prompt_proof
     if output.untrainable_reason is not None:
         found["untrainable_reason"] = output.untrainable_reason
     if output.error is not None:

@@ -11,7 +11,8 @@ from aiohttp import web
 
 from rolltap.bases.server import Handler
 from rolltap.call import Unrecorded
-from rolltap.errors import ErrorInfo, RequestError
+from rolltap.errors import ErrorInfo, NotFound, RequestError
+from rolltap.server.hints import doubled
 from rolltap.server.state import CONFIG, GUARDED, SESSIONS
 from rolltap.session import Session
 
@@ -36,7 +37,7 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 def require_key(request: web.Request) -> None:
     """Let the request through if the server has no keys or the client sent one. Raises `RequestError` (401)."""
-    if not request.app[CONFIG].server.api_keys or _has_key(request):
+    if not request.app[CONFIG].server.api_keys or has_key(request):
         return
     raise RequestError(
         ErrorInfo(
@@ -56,17 +57,22 @@ async def session_of(request: web.Request) -> Session | Unrecorded:
     unrecorded.
     """
     sessions = request.app[SESSIONS]
+    if meant := doubled(request):
+        raise NotFound(
+            f"there is nothing at {request.path}: it begins with /v1 twice; did you mean {meant}? The client adds /v1 itself"
+        )
     named = request.match_info.get("sid") or request.headers.get("x-rolltap-session")
     if named:
         return await sessions.get(named)
-    if not _has_key(request):
+    if not has_key(request):
         for key in filter(_SESSION_ID.fullmatch, credentials(request)):
             return await sessions.get(key)
     require_key(request)
     return Unrecorded()
 
 
-def _has_key(request: web.Request) -> bool:
+def has_key(request: web.Request) -> bool:
+    """Whether the client sent one of the server's keys."""
     sent = [_bytes(key) for key in credentials(request)]
     keys = request.app[CONFIG].server.api_keys
     return any(hmac.compare_digest(key.encode(), candidate) for key in keys for candidate in sent)

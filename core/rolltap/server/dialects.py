@@ -5,22 +5,25 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Any
 
-import orjson
+import msgspec
 from aiohttp import ClientConnectionResetError, web
 
 from rolltap.bases.converters import MessageConverter
+from rolltap.bodies import parse
 from rolltap.call import Call, Origin, Unrecorded
 from rolltap.errors import BadRequest, PluginError, RequestError
+from rolltap.pipeline import Pipeline
 from rolltap.plugins.tracing import TRACE_HEADER, current_trace, encoded, tracing
 from rolltap.server.access import session_of
 from rolltap.server.converters import converter_for
 from rolltap.server.errors import error_headers, error_info, json_response
+from rolltap.server.several import SeveralCalls, begin_all
 from rolltap.server.state import DIALECTS, MODELS, PIPELINE, REQUEST_ID
 from rolltap.session import Session
-from rolltap.types.chat import ChatRequest
+from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.generation import ChatDelta
 
 log = logging.getLogger(__name__)
@@ -73,9 +76,14 @@ def dialect_resources(app: web.Application) -> set[web.AbstractResource]:
 
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The body, a JSON object. Raises `BadRequest`."""
+    return parse(await _received(request))
+
+
+async def _received(request: web.Request) -> bytes:
+    """The body, once the whole of it has come."""
     try:
         async with asyncio.timeout(RECEIVE_WITHIN_S):
-            data = await request.read()
+            return await request.read()
     except TimeoutError:
         raise BadRequest(
             f"the body did not come within {RECEIVE_WITHIN_S:g} s", code="timeout", status=408
@@ -83,23 +91,20 @@ async def read_json(request: web.Request) -> dict[str, Any]:
     except web.RequestPayloadError as error:
         reason = str(error).rpartition("message:")[2].strip()
         raise BadRequest(f"the body can't be read: {reason}", code="invalid_body") from error
-    try:
-        body = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(body, dict):
-        raise BadRequest("the body must be a JSON object", code="invalid_json")
-    try:
-        orjson.dumps(body)
-    except orjson.JSONEncodeError as error:
-        raise BadRequest(f"the body can't be handled: {error}", code="invalid_json") from None
-    return body
 
 
-def _decoded(converter: MessageConverter, body: dict[str, Any]) -> ChatRequest:
+def _decoded(converter: MessageConverter, body: dict[str, Any], session: Session | Unrecorded) -> ChatRequest:
     """The request that a body is. A converter's own fault is named as such, not taken for the client's."""
+
+    def kept(reply_id: str) -> Message | None:
+        node = session.record.reply(reply_id)
+        return node.output.message if node is not None else None
+
     try:
-        return converter.decode(body)
+        if not isinstance(session, Session):
+            chat = converter.decode_within(body, kept)
+            return msgspec.structs.replace(chat, keep=False) if chat.keep else chat
+        return converter.decode_next(body, kept, session.bodies[converter.dialect].read)
     except RequestError:
         raise
     except Exception as error:
@@ -132,10 +137,17 @@ class DialectRoute:
         converter = await converter_for(request.app, self._dialect)
         try:
             session = await session_of(request)  # before the body is read: a stranger's may be large
-            chat = _decoded(converter, await self._body(request))
+            chat = _decoded(converter, await self._body(request, session), session)
             origin = await _origin(request, converter, session, received)
-            call = request.app[PIPELINE].begin(chat, session, origin)
-            reply = _Reply(request, converter, chat, call)
+            begin = begin_all if chat.more_prompts else Pipeline.begin
+            call: Call | SeveralCalls = begin(request.app[PIPELINE], chat, session, origin)
+            if isinstance(call, SeveralCalls):
+                chat = msgspec.structs.replace(chat, sampling=call.sampling)
+            try:
+                reply = _Reply(request, converter, chat, call)
+            except BaseException:  # a converter's fault: the call would stay in flight for ever
+                call.abandon()
+                raise
             if isinstance(session, Session):
                 return await call.serve(reply.send())
             return await reply.send()
@@ -147,7 +159,7 @@ class DialectRoute:
         converter = await converter_for(request.app, self._dialect)
         try:
             session = await session_of(request)
-            chat = _decoded(converter, await self._body(request))
+            chat = _decoded(converter, await self._body(request, session), session)
             return json_response(await _rendered(request, chat, session))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)
@@ -157,15 +169,17 @@ class DialectRoute:
         converter = await converter_for(request.app, self._dialect)
         try:
             session = await session_of(request)
-            chat = _decoded(converter, await self._body(request))
+            chat = _decoded(converter, await self._body(request, session), session)
             prompt = await request.app[PIPELINE].render(chat, session)
             return json_response(converter.encode_count(len(prompt.ids)))
         except Exception as error:  # noqa: BLE001 - as above
             return await self._error(request, converter, error)
 
-    async def _body(self, request: web.Request) -> dict[str, Any]:
+    async def _body(self, request: web.Request, session: Session | Unrecorded) -> dict[str, Any]:
         """The body, and what the dialect says outside of it."""
-        body = await read_json(request)
+        data = await _received(request)
+        parsed = session.bodies[self._dialect].parse if isinstance(session, Session) else parse
+        body = parsed(data)
         said = {name: value for name, value in request.match_info.items() if name != "sid"}
         asked = {name: request.query[name] for name in self._query if name in request.query}
         return {**body, **said, **asked, **self._fields}
@@ -185,7 +199,7 @@ async def _origin(
     """Where the request came from; within a session, also what tells it from another."""
     body = b""
     if isinstance(session, Session):
-        body = blake2b(await request.read(), digest_size=16).digest()
+        body = sha256(await request.read()).digest()
     idempotency = request.headers.get("idempotency-key", "")
     retries = request.headers.get("x-stainless-retry-count", "0")
     return Origin(
@@ -219,7 +233,11 @@ class _Reply:
     """One client's reply, plain or streamed."""
 
     def __init__(
-        self, request: web.Request, converter: MessageConverter, chat: ChatRequest, call: Call
+        self,
+        request: web.Request,
+        converter: MessageConverter,
+        chat: ChatRequest,
+        call: Call | SeveralCalls,
     ) -> None:
         self._request = request
         self._converter = converter
@@ -261,7 +279,10 @@ class _Reply:
         silence = asyncio.get_running_loop().call_later(ACCEPT_WITHIN_S, self._fill_silence)
         try:
             async for delta in deltas:
+                if not self._begun:
+                    await self._begin()
                 await self._write(self._encoder.delta(delta))
+            await self._begin()
             await self._write(self._encoder.finish(self._call.completion))
             await self._end()
         except ClientConnectionResetError:
@@ -292,8 +313,6 @@ class _Reply:
                     await self._response.write(start)
 
     async def _write(self, frames: bytes) -> None:
-        if not self._begun:
-            await self._begin()
         if frames:
             self._last_write = asyncio.get_running_loop().time()
             await self._response.write(frames)

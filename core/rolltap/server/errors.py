@@ -6,18 +6,22 @@ from collections.abc import Awaitable, Callable
 from secrets import token_hex
 from typing import Any
 
+import msgspec
 import orjson
 from aiohttp import web
 
 from rolltap.bases.converters import MessageConverter
 from rolltap.errors import ErrorInfo, PluginError, RequestError
 from rolltap.server.converters import recognised
+from rolltap.server.hints import hint
 from rolltap.server.state import CONFIG, PIPELINE, REQUEST_ID
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+_HINTED = frozenset({"not_found", "method_not_allowed", "session_not_found"})
+"""Errors that may come of a path which is spelled another way here."""
 _HTTP_TYPES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
@@ -88,6 +92,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         if isinstance(error, web.HTTPException) and error.status < 400:
             raise
         info = await error_info(request, error)
+        if info.status in {404, 405} and info.code in _HINTED:
+            info = msgspec.structs.replace(info, message=info.message + await hint(request))
         headers = error_headers(info)
         if isinstance(error, web.HTTPMethodNotAllowed):
             headers["allow"] = ", ".join(sorted(error.allowed_methods))

@@ -25,15 +25,17 @@ async def rows(request: web.Request, nodes: Sequence[NodeView]) -> web.Response:
     """A session's nodes as rows of the format that the query names: `{"rows": […], "left_out": {…}}`."""
     export = await _export(request)
     session = await request.app[SERVER].session(request.match_info["sid"])
-    if sum(node.num_tokens for node in nodes) > OFF_LOOP_TOKENS:
-        body = await asyncio.to_thread(_encoded, export, session, nodes)
+    # Picked here, not in the thread: which leaf trains what must not change from one node to the next.
+    picked = export.pick(nodes)
+    if sum(node.num_tokens for node in picked) > OFF_LOOP_TOKENS:
+        body = await asyncio.to_thread(_encoded, export, session, picked)
     else:
-        body = _encoded(export, session, nodes)
+        body = _encoded(export, session, picked)
     return web.Response(body=body, content_type="application/json")
 
 
 def _encoded(export: Export, session: SessionSummary, nodes: Sequence[NodeView]) -> bytes:
-    made = list(export.rows(session, nodes))
+    made = list(export.format.rows(session, nodes))
     return orjson.dumps({"rows": made, **export.summary()}, option=orjson.OPT_NON_STR_KEYS)
 
 
@@ -73,13 +75,19 @@ async def _export(request: web.Request) -> Export:
 
 async def _recorded(request: web.Request, *, sealed: bool) -> AsyncIterator[Recorded]:
     """The sessions that the query names, with their nodes, one at a time."""
-    server, sessions, query = request.app[SERVER], request.app[SESSIONS], request.query
+    sessions, query = request.app[SESSIONS], request.query
     for session_id in query.getall("session", []):
         session = await sessions.get(session_id)
         if not sealed or session.record.sealed is not None:
-            yield session.summary(), nodes_of(session, server)
+            yield (
+                session.summary(),
+                await nodes_of(session, request.app[PLUGINS], decode=request.app[SERVER].decode),
+            )
     if "session" in query:
         return
     group, after = query.get("group", ""), query.get("after", "")
     async for session in sessions.each(group=group, state="sealed" if sealed else "", after=after):
-        yield session.summary(), nodes_of(session, server)
+        yield (
+            session.summary(),
+            await nodes_of(session, request.app[PLUGINS], decode=request.app[SERVER].decode),
+        )

@@ -3,13 +3,14 @@
 import asyncio
 import math
 import time
+from contextlib import suppress
 
 import msgspec
 import orjson
 from aiohttp import ClientConnectionResetError, web
 from msgspec import Struct
 
-from rolltap.errors import BadRequest, NotFound
+from rolltap.errors import BadRequest, NotFound, RolltapError
 from rolltap.record.openai_form import as_openai
 from rolltap.server.access import require_key
 from rolltap.server.dialects import PING_AFTER_S, read_json
@@ -17,6 +18,9 @@ from rolltap.server.errors import json_response
 from rolltap.server.state import SERVER, SESSIONS
 from rolltap.session_settings import converted
 from rolltap.types.ledger import CallRecorded, Event, RewardGiven
+
+ENDING = web.AppKey("ENDING", asyncio.Event)
+"""Set when the server ends."""
 
 
 class _Reward(Struct, forbid_unknown_fields=True):
@@ -26,7 +30,9 @@ class _Reward(Struct, forbid_unknown_fields=True):
 
 
 def add_rollout_routes(app: web.Application) -> None:
-    """Add them."""
+    """Add them. Streams of events end when the server does: it would wait for them."""
+    app[ENDING] = asyncio.Event()
+    app.on_shutdown.append(_end_streams)
     app.router.add_post("/{sid}/reward", reward)
     app.router.add_post("/{sid}/seal", seal)
     app.router.add_delete("/sessions", delete_group)
@@ -73,10 +79,12 @@ async def delete_group(request: web.Request) -> web.Response:
     if not group:
         raise BadRequest("group is missing: it says which sessions are deleted", param="group")
     sessions = request.app[SESSIONS]
-    deleted = [summary.uuid async for summary in sessions.page(group=group)]
-    for uuid in deleted:
-        await sessions.delete(uuid)
-    return json_response({"status": "deleted", "group": group, "deleted": len(deleted)})
+    deleted = 0
+    for uuid in [summary.uuid async for summary in sessions.page(group=group)]:
+        with suppress(NotFound):  # deleted by somebody else meanwhile
+            await sessions.delete(uuid)
+            deleted += 1
+    return json_response({"status": "deleted", "group": group, "deleted": deleted})
 
 
 async def events(request: web.Request) -> web.StreamResponse:
@@ -92,19 +100,28 @@ async def events(request: web.Request) -> web.StreamResponse:
     )
     await response.prepare(request)
     await response.write(b": rolltap\n\n")
+    ending = asyncio.ensure_future(request.app[ENDING].wait())
     pending = asyncio.ensure_future(anext(subscription))
     try:
-        while True:
-            done, _ = await asyncio.wait({pending}, timeout=PING_AFTER_S)
-            if not done:
+        while not ending.done():
+            await asyncio.wait({pending, ending}, timeout=PING_AFTER_S, return_when=asyncio.FIRST_COMPLETED)
+            if not pending.done():
                 await response.write(b": ping\n\n")
                 continue
             await response.write(_frame(pending.result()))
             pending = asyncio.ensure_future(anext(subscription))
-    except (ClientConnectionResetError, StopAsyncIteration):
-        return response
+    except (ClientConnectionResetError, RolltapError, StopAsyncIteration):
+        pass  # the reader left, or lags too far behind
     finally:
         pending.cancel()
+        ending.cancel()
+        await asyncio.wait({pending, ending})
+    return response
+
+
+async def _end_streams(app: web.Application) -> None:
+    """A signal handler of aiohttp."""
+    app[ENDING].set()
 
 
 def _frame(event: Event) -> bytes:

@@ -10,12 +10,12 @@ from aiohttp import web
 from rolltap.errors import BadRequest
 from rolltap.models import Model
 from rolltap.server import exports
-from rolltap.server.access import require_key, session_of
+from rolltap.server.access import has_key, require_key, session_of
 from rolltap.server.converters import recognised
 from rolltap.server.dialects import read_json
 from rolltap.server.errors import json_response
 from rolltap.server.queries import one_of, whole_number
-from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
+from rolltap.server.state import CONFIG, MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
 from rolltap.session_settings import check_pins, new_info, session_request
 from rolltap.types.ledger import SessionSummary
 from rolltap.types.nodes import NodeView
@@ -27,6 +27,7 @@ _OFF_LOOP_TOKENS = 20_000
 def add_routes(app: web.Application) -> None:
     """Add the core's own routes."""
     app.router.add_get("/health", health)
+    app.router.add_get("/ready", ready)
     app.router.add_get("/v1/models", models)
     app.router.add_get("/{sid}/v1/models", models)
     app.router.add_get("/v1/models/{name:.+}", model)
@@ -48,9 +49,21 @@ async def alive(request: web.Request) -> web.Response:
     return web.Response()
 
 
-async def health(request: web.Request) -> web.Response:
-    """Whether the server is well, and what of it is not."""
+async def ready(request: web.Request) -> web.Response:
+    """`GET /ready`: 200; 503 while the server drains, or while a model has no healthy backend."""
     app = request.app
+    stuck = [model.name for model in app[MODELS] if not any(handle.view.healthy for handle in model.backends)]
+    if app[PIPELINE].draining or stuck:
+        reason = "draining" if app[PIPELINE].draining else f"no healthy backend: {', '.join(stuck)}"
+        return json_response({"status": "not ready", "reason": reason}, status=503)
+    return json_response({"status": "ready"})
+
+
+async def health(request: web.Request) -> web.Response:
+    """Whether the server is well, and what of it is not. Where keys are set, strangers learn only that it lives."""
+    app = request.app
+    if app[CONFIG].server.api_keys and not has_key(request):
+        return json_response({"status": "ok", "model": app[MODELS].default.name})
     backends = [
         {
             "model": model.name,
@@ -204,6 +217,11 @@ async def nodes(request: web.Request) -> web.Response:
     mask = one_of(query, "mask", ("owned", "all"))
     messages = one_of(query, "messages", ("false", "true")) == "true"
     versions = one_of(query, "versions", ("spans", "token")) == "token"
+    if mask == "all" and "format" in query:
+        raise BadRequest(
+            "mask=all shows tokens that another row trains, or none may: it does not go with format",
+            param="mask",
+        )
     seen = await request.app[SERVER].nodes(
         request.match_info["sid"],
         mask="all" if mask == "all" else "owned",

@@ -34,15 +34,14 @@ class InWords(NamedTuple):
 def in_words(messages: Sequence[Message]) -> InWords:
     """The messages as a model can read them that knows text alone."""
     notes: dict[int, list[str]] = {}
-    readable = []
-    for index, message in enumerate(messages):
-        if isinstance(message.content, tuple) and not all(
-            isinstance(part, TextPart) for part in message.content
-        ):
-            text, said = _text(message.content)
-            notes[index] = said
-            message = msgspec.structs.replace(message, content=text)  # noqa: PLW2901 - the same one, readable
-        readable.append(message)
+    readable = [*messages]
+    in_parts = [
+        (at, message.content) for at, message in enumerate(messages) if type(message.content) is tuple
+    ]
+    for at, parts in in_parts:
+        if not all(isinstance(part, TextPart) for part in parts):
+            text, notes[at] = _text(parts)
+            readable[at] = msgspec.structs.replace(readable[at], content=text)
     return InWords(tuple(readable), notes)
 
 

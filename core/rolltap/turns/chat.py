@@ -48,6 +48,8 @@ class ChatTurn(Turn):
         async with aclosing(self._checked(self._backend.chat(self.request), ChatDelta)) as stream:
             async for came in stream:
                 for delta in self._sendable(checked_delta(came, self.request.sampling.n)):
+                    if self.request.continuous_usage:
+                        delta.usage = self._collector.usage or Usage(completion_tokens=self._pieces)
                     yield delta
         for index in sorted((self._collector.begun or {0}) - self._finished.keys()):
             cut_off = self._backend.ends_explicitly or not self._collector.begun

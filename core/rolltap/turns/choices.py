@@ -22,6 +22,10 @@ MOST_LOGPROB = 0.01
 """A logprob is at most 0; engines that compute in 16 bits round a little above it."""
 
 
+def _other_length(saw: int, sent: int) -> str:
+    return f"the engine saw a prompt of {saw} ids and was sent {sent}"
+
+
 def new_call_id() -> str:
     """An id for a tool call, unique wherever it goes."""
     return f"call_{secrets.token_hex(12)}"
@@ -49,6 +53,7 @@ class TokenChoice:
         """Whether a stop string ended it here, whatever the engine does."""
         self._renderer = renderer
         self._top_logprobs = request.sampling.top_logprobs
+        self._tells_ids = request.return_token_ids
         self._detokenizer = renderer.detokenizer(skip_special_tokens=not show_special)
         if goes_on_from is not None:
             self._detokenizer.feed([goes_on_from])
@@ -88,6 +93,10 @@ class TokenChoice:
                 deltas[0].logprobs = logprobs
             elif logprobs:
                 deltas.append(ChatDelta(index=self.index, logprobs=logprobs))
+        if self._tells_ids and taken:
+            if not deltas:
+                deltas.append(ChatDelta(index=self.index))
+            deltas[0].token_ids = delta.token_ids[:taken]
         if self._finish_reason is not None:
             deltas += self._finish()
         return deltas
@@ -147,15 +156,25 @@ class TokenChoice:
             **self._extras,
         )
 
-    def check_echo(self, sent: Sequence[int], echoed: Sequence[int]) -> None:
+    def check_prompt(self, sent: Sequence[int], delta: TokenDelta) -> None:
+        """Compare what the engine shows of the prompt with the one it was sent."""
+        if delta.prompt_token_ids is not None:
+            self._check_echo(sent, delta.prompt_token_ids)
+            self._extras["prompt_proof"] = delta.prompt_proof
+        elif delta.num_prompt_tokens is not None:
+            self._extras.setdefault("prompt_proof", "length")
+            if delta.num_prompt_tokens != len(sent):
+                self._echo = _other_length(delta.num_prompt_tokens, len(sent))
+
+    def _check_echo(self, sent: Sequence[int], echoed: Sequence[int]) -> None:
         """Compare the prompt that the engine saw with the one it was sent."""
-        if list(sent) == list(echoed):
+        if echoed in (sent, [*sent]):
             return
         at = next((i for i, pair in enumerate(zip(sent, echoed, strict=False)) if pair[0] != pair[1]), None)
         self._echo = (
             f"the engine saw another prompt than it was sent: id {echoed[at]} in place of {sent[at]} at {at}"
             if at is not None
-            else f"the engine saw a prompt of {len(echoed)} ids and was sent {len(sent)}"
+            else _other_length(len(echoed), len(sent))
         )
 
     @property
@@ -256,18 +275,21 @@ class TokenChoice:
         logprobs = []
         for token, logprob, top in zip(delta.token_ids[:taken], delta.logprobs or (), tops, strict=False):
             likeliest = sorted(top.items(), key=lambda item: -item[1])[: self._top_logprobs]
-            alternatives = [self._token_logprob(other, value) for other, value in likeliest]
-            logprobs.append(self._token_logprob(token, logprob, alternatives))
+            logprobs.append(token_logprob(self._renderer, token, logprob, likeliest))
         return logprobs
 
-    def _token_logprob(self, token: int, logprob: float, top: Sequence[TokenLogprob] = ()) -> TokenLogprob:
-        return TokenLogprob(
-            token=self._renderer.decode([token]),
-            logprob=logprob,
-            id=token,
-            bytes=list(self._renderer.token_bytes(token)),
-            top=list(top),
-        )
+
+def token_logprob(
+    renderer: Renderer, token: int, logprob: float, others: Sequence[tuple[int, float]] = ()
+) -> TokenLogprob:
+    """A token for the client, with the alternatives that were asked for."""
+    return TokenLogprob(
+        token=renderer.decode([token]),
+        logprob=logprob,
+        id=token,
+        bytes=list(renderer.token_bytes(token)),
+        top=[token_logprob(renderer, other, value) for other, value in others],
+    )
 
 
 def _shifted(span: Any, by: int) -> Any:

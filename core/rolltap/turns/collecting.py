@@ -1,9 +1,9 @@
 """A reply collected from its deltas: the plain answer, and the message that the record keeps."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rolltap.types.chat import Message, ToolCall
-from rolltap.types.generation import ChatDelta, Choice, TokenLogprob, ToolCallDelta, Usage
+from rolltap.types.generation import ChatDelta, Choice, PromptToken, TokenLogprob, ToolCallDelta, Usage
 
 
 class Answer(NamedTuple):
@@ -25,7 +25,10 @@ class _ChoiceParts:
         self.calls: dict[int, ToolCallDelta] = {}
         self.arguments: dict[int, list[str]] = {}
         self.logprobs: list[TokenLogprob] | None = None
-        self.extra: dict[str, object] = {}
+        self.token_ids: list[int] | None = None
+        self.prompt_token_ids: list[int] | None = None
+        self.prompt_logprobs: list[PromptToken] | None = None
+        self.extra: dict[str, Any] = {}
         self.end: ChatDelta | None = None
 
     def add(self, delta: ChatDelta) -> None:
@@ -40,10 +43,24 @@ class _ChoiceParts:
             if self.logprobs is None:
                 self.logprobs = []
             self.logprobs.extend(delta.logprobs)
-        if delta.extra is not None:
-            self.extra |= delta.extra
+        self._add_details(delta)
         if delta.finish_reason is not None:
             self.end = delta
+
+    def _add_details(self, delta: ChatDelta) -> None:
+        """What few deltas have."""
+        if delta.token_ids is not None:
+            if self.token_ids is None:
+                self.token_ids = []
+            self.token_ids.extend(delta.token_ids)
+        self.prompt_token_ids = delta.prompt_token_ids or self.prompt_token_ids
+        self.prompt_logprobs = delta.prompt_logprobs or self.prompt_logprobs
+        if delta.extra:
+            for name, value in delta.extra.items():
+                so_far = self.extra.get(name)
+                both = isinstance(so_far, list) and isinstance(value, list)
+                # Details of the thinking come in pieces, each a list.
+                self.extra[name] = [*self.extra[name], *value] if both else value
 
     def _add_call(self, fragment: ToolCallDelta) -> None:
         call = self.calls.setdefault(fragment.index, ToolCallDelta(index=fragment.index))
@@ -68,6 +85,9 @@ class _ChoiceParts:
             reasoning="".join(self.reasoning),
             tool_calls=calls,
             logprobs=self.logprobs,
+            token_ids=self.token_ids,
+            prompt_token_ids=self.prompt_token_ids,
+            prompt_logprobs=self.prompt_logprobs,
             extra=self.extra,
         )
         if self.end is not None and self.end.finish_reason is not None:
@@ -87,6 +107,11 @@ class Collector:
     def begun(self) -> set[int]:
         """The indices of the choices that something was said of."""
         return set(self._parts)
+
+    @property
+    def usage(self) -> Usage | None:
+        """The last report of usage."""
+        return self._usage
 
     def add(self, delta: ChatDelta) -> None:
         """Take the next delta."""
@@ -128,12 +153,14 @@ def as_deltas(choices: list[Choice], *, ended: bool = True) -> list[ChatDelta]:
         ]
         if choice.reasoning:
             deltas.append(ChatDelta(index=choice.index, reasoning=choice.reasoning))
-        if choice.text or choice.logprobs or choice.extra:
+        if choice.text or choice.logprobs or choice.extra or choice.token_ids:
             deltas.append(
                 ChatDelta(
                     index=choice.index,
                     text=choice.text,
                     logprobs=choice.logprobs,
+                    token_ids=choice.token_ids,
+                    prompt_token_ids=choice.prompt_token_ids,
                     extra=dict(choice.extra) or None,
                 )
             )

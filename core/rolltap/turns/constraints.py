@@ -12,7 +12,8 @@ from rolltap.types.chat import ChatRequest
 def constrained(request: ChatRequest, handle: BackendHandle) -> ChatRequest:
     """The request with a `response_format` that makes the model call, where its `tool_choice` demands a call.
 
-    "required" becomes an array of calls, a named tool the object of its arguments; the reader knows both. Raises
+    "required" becomes an array of calls, a named tool the object of its arguments; the reader knows both. A form that
+    the client wants for its answer gives way: a call is no answer yet. Raises
     `BadRequest` where there is no such tool, or the backend has no structured outputs.
     """
     choice = request.tool_choice
@@ -33,10 +34,6 @@ def constrained(request: ChatRequest, handle: BackendHandle) -> ChatRequest:
             f"backend {handle.name} of model {handle.model!r} has no structured outputs, so it can't be made to call a "
             'tool; use tool_choice "auto"',
             param="tool_choice",
-        )
-    if request.sampling.response_format is not None:
-        raise BadRequest(
-            "response_format and a tool_choice that demands a call exclude each other", param="tool_choice"
         )
     schema = _arguments(functions[choice.name]) if choice.mode == "named" else _calls(request, functions)
     wanted = {"type": "json_schema", "json_schema": {"name": "tool_calls", "schema": schema}}

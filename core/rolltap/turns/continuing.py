@@ -11,7 +11,15 @@ from rolltap.weights import WeightUpdates
 T = TypeVar("T")
 
 _FOLLOWS_THE_OUTPUT = frozenset(
-    {"structured_outputs", "bad_words", "logits_processors", "thinking_token_budget"}
+    {"structured_outputs", "bad_words", "logits_processors", "thinking_token_budget"}  # vLLM
+    | {
+        "regex",
+        "ebnf",
+        "json_schema",
+        "structural_tag",
+        "custom_logit_processor",
+        "max_thinking_tokens",
+    }  # SGLang
 )
 """Parameters by which an engine looks at what it has generated so far; one that is sent this as a prompt can't."""
 

@@ -15,7 +15,7 @@ from rolltap.turns.attachments import in_words
 from rolltap.turns.begun import begun_prompt, split_begun
 from rolltap.types.chat import ChatRequest, Message
 from rolltap.types.ledger import Context, Definition, Prompt
-from rolltap.types.nodes import pack_ids
+from rolltap.types.nodes import pack_ids, unpack_ids
 
 _OFF_LOOP_CHARS = 20_000
 """Texts longer than this are rendered and tokenized in a thread: the loop serves others meanwhile."""
@@ -104,7 +104,8 @@ async def prepare(request: ChatRequest, record: SessionRecord, model: Model) -> 
         new = Prompt(messages=conversation[placement.kept :])
         prompt = TokenPrompt(placement._replace(parent=cut), cut.tokens(), new, tail)
     else:
-        recorded = placement.parent.tokens() if placement.parent is not None else []
+        parent = placement.parent
+        recorded = unpack_ids(record.forest.packed_ids(parent)).tolist() if parent is not None else []
         last_id = recorded[-1] if recorded else None
         rendered = await _rendered(request, renderer, placement.kept, last_id)
         prompt = _prompt(conversation, placement, recorded, rendered)
@@ -186,7 +187,10 @@ async def _raw(request: ChatRequest, record: SessionRecord, model: str, renderer
         if ids[:1] == [last]:
             return _raw_prompt(place._replace(parent=parent), parent.tokens(), ids[1:], text[start:])
         note = "the prompt goes on without the end-of-turn token that the model produced"
-    ids = await asyncio.to_thread(renderer.encode, text, add_special_tokens=True)
+    if len(text) < _OFF_LOOP_CHARS:
+        ids = renderer.encode(text, add_special_tokens=True)
+    else:
+        ids = await asyncio.to_thread(renderer.encode, text, add_special_tokens=True)
     return _raw_prompt(place._replace(note=note), [], ids, text)
 
 

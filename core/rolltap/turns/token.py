@@ -13,13 +13,13 @@ from rolltap.errors import ErrorInfo, RequestError, UpstreamError
 from rolltap.rendering import Renderer
 from rolltap.turns.base import Turn, TurnRecord
 from rolltap.turns.begun import whole_answer
-from rolltap.turns.choices import TokenChoice
+from rolltap.turns.choices import TokenChoice, token_logprob
 from rolltap.turns.collecting import as_message
 from rolltap.turns.continuing import Continuation, EngineAborted, RestartCall, cannot_go_on, merged
 from rolltap.turns.prompts import TokenPrompt
 from rolltap.turns.readers import Readers
 from rolltap.types.chat import ChatRequest
-from rolltap.types.generation import ChatDelta, Choice, TokenDelta, TokenRequest, Usage
+from rolltap.types.generation import ChatDelta, Choice, PromptToken, TokenDelta, TokenRequest, Usage
 from rolltap.weights import wait_serving
 
 
@@ -48,7 +48,11 @@ class TokenTurn(Turn):
         self._token_request = TokenRequest(
             prompt_ids=tuple(prompt.ids), sampling=request.sampling, session=session, request_id=request_id
         )
+        self._renderer = renderer
         self._cached_tokens: int | None = None
+        self._prompt_logprobs: list[dict[int, float] | None] | None = None
+        self._told_prompt: set[int] = set()
+        """The choices whose client has been told the prompt's ids."""
         self._echoed = False
         self._closing: list[ChatDelta] = []
         """The last of choices that were given up with nothing left to generate."""
@@ -74,6 +78,8 @@ class TokenTurn(Turn):
                 async for delta in pieces:
                     self._collector.add(delta)
                     self._visible = self._visible or bool(delta.text or delta.reasoning or delta.tool_calls)
+                    if self.request.continuous_usage:
+                        delta.usage = self._counted()
                     yield delta
             if not any(choice.aborted for choice in self._choices):
                 break
@@ -149,10 +155,9 @@ class TokenTurn(Turn):
             async for delta in stream:
                 if not 0 <= delta.index < len(indices):
                     raise UpstreamError(f"the engine answered with choice {delta.index} of {len(indices)}")
-                if delta.prompt_token_ids is not None:
-                    self._echoed = True
-                    for index in indices:
-                        self._choices[index].check_echo(request.prompt_ids, delta.prompt_token_ids)
+                self._echoed = self._echoed or delta.prompt_token_ids is not None
+                for index in indices:
+                    self._choices[index].check_prompt(request.prompt_ids, delta)
                 if delta.index == indices[delta.index]:
                     yield delta
                 else:
@@ -202,17 +207,54 @@ class TokenTurn(Turn):
             self.sampling |= delta.sampling
         if delta.cached_tokens is not None and self._cached_tokens is None:
             self._cached_tokens = delta.cached_tokens
-        return self._choices[delta.index].feed(delta)
+        if delta.prompt_logprobs is not None and self._pieces_begun == 1:
+            self._prompt_logprobs = delta.prompt_logprobs
+        deltas = self._choices[delta.index].feed(delta)
+        if self.request.return_token_ids and delta.index not in self._told_prompt:
+            self._told_prompt.add(delta.index)
+            deltas = deltas or [ChatDelta(index=delta.index)]
+            deltas[0].prompt_token_ids = self._prompt.ids
+        return deltas
 
     def final_deltas(self) -> list[ChatDelta]:
         """See `Turn.final_deltas`."""
         ends = [choice.end() for choice in self._choices]
+        scored = self._scored_prompt()
         for end in ends:
+            end.prompt_logprobs = scored
             self._collector.add(end)
         return ends
 
+    def _scored_prompt(self) -> list[PromptToken] | None:
+        """The prompt's tokens with their logprobs, where the client asked and the engine gave them."""
+        given, ids = self._prompt_logprobs, self._prompt.ids
+        if given is None:
+            return None
+        if len(given) != len(ids):
+            raise UpstreamError(f"the engine gave {len(given)} logprobs for a prompt of {len(ids)} ids")
+        scored = []
+        for token, found in zip(ids, given, strict=True):
+            likeliest = sorted((found or {}).items(), key=lambda item: -item[1])
+            scored.append(
+                PromptToken(
+                    token=self._renderer.decode([token]),
+                    id=token,
+                    logprob=(found or {}).get(token),
+                    top=[token_logprob(self._renderer, other, value) for other, value in likeliest],
+                )
+            )
+        return scored
+
     def usage(self) -> Usage:
-        """See `Turn.usage`."""
+        """See `Turn.usage`. Thinking counts as what its text is in tokens."""
+        counted = self._counted()
+        thoughts = [choice.reasoning for choice in self.answer().choices if choice.reasoning]
+        if thoughts:
+            found = sum(len(self._renderer.encode(thought)) for thought in thoughts)
+            counted.reasoning_tokens = min(found, counted.completion_tokens)
+        return counted
+
+    def _counted(self) -> Usage:
         return Usage(
             prompt_tokens=len(self._prompt.ids),
             completion_tokens=sum(choice.num_tokens for choice in self._choices),

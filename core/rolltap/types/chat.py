@@ -10,7 +10,7 @@ from rolltap.types.frozen import EMPTY, FrozenDict, freeze_fields, frozen
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
-class TextPart(Struct, frozen=True, tag="text", omit_defaults=True):
+class TextPart(Struct, frozen=True, tag="text", omit_defaults=True, gc=False):
     """A piece of text inside a message's content."""
 
     text: str
@@ -22,7 +22,7 @@ class TextPart(Struct, frozen=True, tag="text", omit_defaults=True):
         freeze_fields(self, values=("extra",))
 
 
-class ImagePart(Struct, frozen=True, tag="image", omit_defaults=True):
+class ImagePart(Struct, frozen=True, tag="image", omit_defaults=True, gc=False):
     """An image inside a message's content; `url` is an http(s) or a `data:` URL."""
 
     url: str
@@ -34,7 +34,7 @@ class ImagePart(Struct, frozen=True, tag="image", omit_defaults=True):
         freeze_fields(self, values=("extra",))
 
 
-class FilePart(Struct, frozen=True, tag="file", omit_defaults=True, kw_only=True):
+class FilePart(Struct, frozen=True, tag="file", omit_defaults=True, kw_only=True, gc=False):
     """A document or a recording inside a message's content."""
 
     media_type: str
@@ -54,7 +54,7 @@ Part = TextPart | ImagePart | FilePart
 Content = str | tuple[Part, ...] | None
 
 
-class ToolCall(Struct, frozen=True, omit_defaults=True):
+class ToolCall(Struct, frozen=True, omit_defaults=True, gc=False):
     """A call the model made. `arguments` is JSON text, as the model wrote it where that was JSON."""
 
     name: str
@@ -68,7 +68,7 @@ class ToolCall(Struct, frozen=True, omit_defaults=True):
         freeze_fields(self, values=("extra",))
 
 
-class Message(Struct, kw_only=True, frozen=True, omit_defaults=True):
+class Message(Struct, kw_only=True, frozen=True, omit_defaults=True, gc=False):
     """One message of the conversation, whatever dialect it came in. A list given for a tuple is made one."""
 
     role: Role
@@ -171,6 +171,8 @@ class ChatRequest(Struct, kw_only=True, frozen=True):
     messages: tuple[Message, ...] = ()
     prompt: str | tuple[int, ...] | None = None
     """A raw prompt (text or token ids) in place of messages."""
+    more_prompts: tuple[str | tuple[int, ...], ...] = ()
+    """Further raw prompts of the same request, each answered by a call of its own; choices are numbered through."""
     tools: tuple[dict[str, Any], ...] = ()
     """In OpenAI's shape, `{"type": "function", "function": {…}}`: what chat templates expect."""
     tool_choice: ToolChoice = ToolChoice()
@@ -181,6 +183,10 @@ class ChatRequest(Struct, kw_only=True, frozen=True):
     stream: bool = False
     include_usage: bool = False
     """Whether a streamed reply ends with a report of usage, where the dialect leaves that to the client."""
+    continuous_usage: bool = False
+    """Whether each delta of a streamed reply says how many tokens there have been so far."""
+    return_token_ids: bool = False
+    """Whether the client wants the ids of the prompt and of each choice, which token backends have."""
     echo: bool = False
     """Whether the reply's text begins with the prompt (OpenAI Completions)."""
     previous_id: str | None = None

@@ -59,10 +59,19 @@ class TokenDelta(Struct, kw_only=True):
     """The stop id or the stop string that ended the choice, where the engine says."""
     prompt_token_ids: list[int] | None = None
     """The prompt as the engine saw it, where it echoes it (in the first delta); compared with what was sent."""
+    prompt_proof: str = "echo"
+    """How the engine shows `prompt_token_ids`: "echo" where it repeats them, "logprobs" where each has a logprob."""
+    num_prompt_tokens: int | None = None
+    """How long the prompt was for the engine; compared with what was sent where the engine shows no ids."""
+    prompt_logprobs: list[dict[int, float] | None] | None = None
+    """For each token of the prompt its own logprob and the most likely others', by their ids; None for the first. In
+    any delta, where `sampling.extra` asked for "prompt_logprobs", a number of alternatives."""
     cached_tokens: int | None = None
     logprobs_mode: str | None = None
     """What the logprobs are: "raw_logprobs" (before temperature and the like) or "processed_logprobs"."""
     weight_versions: list[Any] | None = None
+    """Spans `[start, end, version]` over the tokens of this request's choice, with its last delta; a version that can't
+    be placed within its span is `[old, new]`."""
     routed_experts: bytes | None = None
     sampling_mask: bytes | None = None
     sampling: dict[str, Any] | None = None
@@ -94,6 +103,15 @@ class TokenLogprob(Struct, kw_only=True):
     top: list["TokenLogprob"] = field(default_factory=list)
 
 
+class PromptToken(Struct, kw_only=True):
+    """One token of the prompt for the client, with its logprob where the engine gave one."""
+
+    token: str
+    id: int
+    logprob: float | None = None
+    top: list[TokenLogprob] = field(default_factory=list)
+
+
 class ChatDelta(Struct, kw_only=True):
     """A step of one choice: what a chat backend yields and what a converter turns into the client's frames."""
 
@@ -108,6 +126,12 @@ class ChatDelta(Struct, kw_only=True):
     usage: Usage | None = None
     """Of the whole request; the last one counts."""
     logprobs: list[TokenLogprob] | None = None
+    token_ids: list[int] | None = None
+    """The ids of this step, where the client wants them."""
+    prompt_token_ids: list[int] | None = None
+    """The prompt's ids, in a choice's first step, where the client wants them."""
+    prompt_logprobs: list[PromptToken] | None = None
+    """The prompt's tokens with their logprobs, in a choice's last step, where the client asked for them."""
     extra: dict[str, Any] | None = None
     """Further fields of the choice's message that the upstream sent, for a client of its own dialect."""
     reply_extra: dict[str, Any] | None = None
@@ -124,6 +148,9 @@ class Choice(Struct, kw_only=True):
     finish_reason: FinishReason = "stop"
     stop_sequence: str | None = None
     logprobs: list[TokenLogprob] | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[PromptToken] | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -135,6 +162,8 @@ class Completion(Struct, kw_only=True):
     created: int
     choices: list[Choice] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    ended: int | None = None
+    """When it was finished: seconds since the epoch, as `created`; None while it is not."""
     node_ids: tuple[str, ...] = ()
     """The recorded nodes, one a choice; empty without a session."""
     extra: dict[str, Any] = field(default_factory=dict)

@@ -102,6 +102,8 @@ class Output(Struct, kw_only=True, omit_defaults=True, frozen=True):
     error: str | None = None
     """What ended the output early, where it was not the model, a limit of the request or the client."""
     logprobs_mode: str | None = None
+    prompt_proof: str | None = None
+    """How the engine showed that it saw the prompt it was sent: "logprobs", "echo", or "length" alone."""
     weight_versions: tuple[Any, ...] | None = None
     """Spans `[start, end, version]` over `ids`."""
     continued: int = 0
@@ -217,6 +219,12 @@ class RewardGiven(EntryBase, tag="reward", frozen=True, kw_only=True):
     given_at: float = 0.0
 
 
+class ReplyForgotten(EntryBase, tag="forgotten", frozen=True, kw_only=True):
+    """The client has deleted a reply: nothing may go on from it by its id. Its nodes stay."""
+
+    reply_id: str
+
+
 class SessionSealed(EntryBase, tag="sealed", frozen=True, kw_only=True):
     """No call may be added any more; rewards may."""
 
@@ -240,6 +248,7 @@ Entry = (
     | CallRecorded
     | DeliveryChanged
     | RewardGiven
+    | ReplyForgotten
     | SessionSealed
     | SessionDeleted
     | UnknownEntry

@@ -9,6 +9,9 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from msgspec import Struct
+
+from rolltap.types.chat import Message, ToolCall
 from rolltap.types.sequences import PackedNode
 
 
@@ -69,6 +72,27 @@ class NodeView(Protocol):
     @property
     def metadata(self) -> Mapping[str, Any]:
         """`node_id`, `parent_id`, `finish_reason`, `trainable` and the rest that core/README.md lists."""
+
+
+class TreeView(Struct, frozen=True, kw_only=True):
+    """How a tree of a session's forest began: what `label_tree` is asked about."""
+
+    root_id: str
+    """The node of its first call."""
+    first: bool
+    """Whether it is the session's first tree."""
+    messages: tuple[Message, ...]
+    """What its first call was sent."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """The tools that it was offered, in OpenAI's form."""
+    model: str = ""
+    asked_model: str = ""
+    """The model that the client named."""
+    client: str = ""
+    """The client's `User-Agent`."""
+    max_tokens: int | None = None
+    calls_before: tuple[ToolCall, ...] = ()
+    """The tool calls that the session's other trees had made before it began."""
 
 
 def _packed(values: "array[Any]") -> bytes:

@@ -48,7 +48,7 @@ class PackedNode(Struct, frozen=True, kw_only=True):
     logprobs: "array[float]"
     """Doubles: the engine's values on trained tokens, 1.0 elsewhere, and NaN where the engine gave none."""
     spans: tuple[GeneratedSpan, ...]
-    """What was generated, in order; the last one is the node's own output. Empty where no ids are known."""
+    """What was generated, in order. Empty where no ids are known."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -67,7 +67,7 @@ class PackedNode(Struct, frozen=True, kw_only=True):
     def response_start(self) -> int:
         """Where a trainer that splits prompt and response cuts: at the first trained token.
 
-        Where nothing is trained, it is the start of the node's own output.
+        Where nothing is trained, it is the start of what was generated last.
         """
         trained = self.trained
         if trained:

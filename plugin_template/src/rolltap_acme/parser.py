@@ -1,8 +1,6 @@
 """The tool parser "acme", for models that write a call as `<acme>search {"query": "rolltap"}</acme>`."""
 
-from collections.abc import Callable
-
-from rolltap import TagToolParser, ToolCall, ToolParser, hookimpl
+from rolltap import TagToolParser, ToolCall
 from rolltap.parsing import arguments_from_json
 
 
@@ -18,13 +16,4 @@ class AcmeToolParser(TagToolParser):
         return ToolCall(name, arguments) if name and arguments is not None else None
 
 
-@hookimpl
-def tool_parser(name: str) -> Callable[[], ToolParser] | None:
-    """Answer for "acme"."""
-    return AcmeToolParser if name == "acme" else None
-
-
-@hookimpl
-def offers() -> dict[str, list[str]]:
-    """What `rolltap plugins` and messages about unknown names show."""
-    return {"tool_parser": ["acme"]}
+tool_parser = {"acme": AcmeToolParser}

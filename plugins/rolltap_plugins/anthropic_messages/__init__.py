@@ -6,7 +6,18 @@ from typing import Any
 from aiohttp import web
 
 import rolltap
-from rolltap import ChatRequest, Completion, ErrorInfo, ErrorReply, MessageConverter, StreamEncoder, hookimpl
+from rolltap import (
+    BadRequest,
+    ChatRequest,
+    Completion,
+    ErrorInfo,
+    ErrorReply,
+    MessageConverter,
+    ReadBefore,
+    Replies,
+    StreamEncoder,
+    hookimpl,
+)
 from rolltap_plugins.anthropic_messages.lenient import readable
 from rolltap_plugins.anthropic_messages.replies import MessageStream, error_reply, message
 from rolltap_plugins.anthropic_messages.requests import decode
@@ -23,6 +34,13 @@ class AnthropicConverter(MessageConverter):
     def decode(self, body: dict[str, Any]) -> ChatRequest:
         """See `MessageConverter.decode`. A parameter without a name here goes to the backend in `extra`."""
         return decode(body)
+
+    def decode_next(self, body: dict[str, Any], replies: Replies, before: ReadBefore) -> ChatRequest:  # noqa: ARG002
+        """See `MessageConverter.decode_next`. Messages that are known are not read again."""
+        try:
+            return decode(body, before=before)
+        except BadRequest:
+            return decode(body)  # whose error names the message by its place
 
     def decode_leniently(self, body: dict[str, Any]) -> ChatRequest:
         """See `MessageConverter.decode_leniently`."""

@@ -1,7 +1,8 @@
 """The messages and the system prompt of a Messages request."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import msgspec
 from msgspec import Struct
@@ -42,26 +43,34 @@ def system_content(system: str | Sequence[str | Block]) -> Content:
     return joined(parts, " ")
 
 
-def history(messages: Sequence[WireMessage]) -> list[Message]:
-    """The neutral messages. Raises `BadRequest` that names what can't be one."""
-    read: list[Message] = []
-    for at, message in enumerate(messages):
-        where = f"messages[{at}]"
-        match message:
-            case WireMessage(role="system"):
-                if content := system_content(message.content):
-                    read.append(Message(role="system", content=content))
-            case WireMessage(role="user", content=str(text)):
-                read.append(Message(role="user", content=text))
-            case WireMessage(role="assistant", content=str(text)):
-                _add_assistant(read, Message(role="assistant", content=text))
-            case WireMessage(role="assistant", content=list(blocks)):
-                _add_assistant(read, _assistant(blocks, where))
-            case WireMessage(role="user", content=list(blocks)):
-                read += _user(blocks, where)
-            case _:
-                raise refused(f"{where}.role", f"is {message.role!r}; use user, assistant or system.")
-    return read
+def history(messages: Sequence[WireMessage]) -> list[list[Message]]:
+    """The neutral messages that each one is. Raises `BadRequest` that names what can't be one."""
+    return [_read(message, f"messages[{at}]") for at, message in enumerate(messages)]
+
+
+def _read(message: WireMessage, where: str) -> list[Message]:
+    match message:
+        case WireMessage(role="system"):
+            content = system_content(message.content)
+            return [Message(role="system", content=content)] if content else []
+        case WireMessage(role="user" | "assistant" as role, content=str(text)):
+            return [Message(role=role, content=text)]
+        case WireMessage(role="assistant", content=list(blocks)):
+            return [_assistant(blocks, where)]
+        case WireMessage(role="user", content=list(blocks)):
+            return _user(blocks, where)
+    raise refused(f"{where}.role", f"is {message.role!r}; use user, assistant or system.")
+
+
+def conversation(read: Iterable[Iterable[Message]]) -> list[Message]:
+    """The messages one after the other, answers that follow each other joined."""
+    messages: list[Message] = []
+    for message in chain.from_iterable(read):
+        if message.role == "assistant":
+            _add_assistant(messages, message)
+        else:
+            messages.append(message)
+    return messages
 
 
 def _add_assistant(read: list[Message], message: Message) -> None:

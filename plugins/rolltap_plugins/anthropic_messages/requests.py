@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from rolltap import ChatRequest, Message, ToolChoice
+from rolltap import ChatRequest, Message, ReadBefore, ToolChoice
 from rolltap_plugins.anthropic_messages.blocks import Block
-from rolltap_plugins.anthropic_messages.history import WireMessage, history, system_content
+from rolltap_plugins.anthropic_messages.history import WireMessage, conversation, history, system_content
 from rolltap_plugins.wire import no_tool_works, read_body, refused, unnamed
 from rolltap_plugins.wire.sampling import SamplingFields, sampling, told
 
@@ -91,15 +91,23 @@ class CheckedBody(MessagesBody, kw_only=True):
     messages: Annotated[list[WireMessage], Meta(min_length=1)]
 
 
-def decode(body: dict[str, Any], *, may_be_empty: bool = False) -> ChatRequest:
+def decode(
+    body: dict[str, Any], *, may_be_empty: bool = False, before: ReadBefore | None = None
+) -> ChatRequest:
     """The neutral request. Raises `BadRequest` that names a wrong field.
 
     :param may_be_empty: whether a request without any message is taken, as by callers that are no HTTP clients.
+    :param before: what earlier requests were read as; an error then counts the messages from the first new one on.
     """
-    wire = read_body(body, MessagesBody if may_be_empty else CheckedBody)
+    known = before.known("messages", body.get("messages")) if before is not None else ()
+    rest = {**body, "messages": body["messages"][len(known) :]} if known else body
+    wire = read_body(rest, MessagesBody if may_be_empty or known else CheckedBody)
     if wire.n not in {None, 1}:
         raise refused("n", "must be 1: a message is one choice.")
-    messages = history(wire.messages)
+    read = [*known, *history(wire.messages)]
+    if before is not None:
+        before.keep("messages", body["messages"], read)
+    messages = conversation(read)
     if wire.system is not None and (system := system_content(wire.system)):
         messages.insert(0, Message(role="system", content=system))
     tools = _tools(wire.tools or [])

@@ -14,7 +14,7 @@ from rolltap import ChatBackend, ChatDelta, ChatRequest, ConfigError, hookimpl
 from rolltap_plugins.anyllm.failures import understood
 from rolltap_plugins.anyllm.options import Options
 from rolltap_plugins.anyllm.requests import arguments
-from rolltap_plugins.anyllm.values import plain
+from rolltap_plugins.anyllm.values import reply_fields
 from rolltap_plugins.upstream.replies import ReplyReader
 from rolltap_plugins.upstream.requests import Style
 
@@ -23,6 +23,11 @@ ANYLLM_AVAILABLE = importlib.util.find_spec("any_llm") is not None
 
 # Providers whose servers run a model's own chat template, which takes variables.
 _TEMPLATING = frozenset({"llamacpp", "llamafile", "lmstudio", "sglang", "vllm"})
+
+# Providers that want the thinking of earlier turns back, or take it.
+_THINKING = frozenset(
+    {"cerebras", "dashscope", "deepseek", "groq", "minimax", "moonshot", "openrouter", "zai"}
+)
 
 
 class AnyLLM:
@@ -66,7 +71,9 @@ class AnyLLMBackend(ChatBackend):
         self.api_key = api_key or None
         self.api_base = api_base or None
         self._model = model
-        self._style = Style(template_kwargs=self.api_base is not None or self.provider in _TEMPLATING)
+        templating = self.api_base is not None or self.provider in _TEMPLATING
+        thinking = templating or self.provider in _THINKING
+        self._style = Style(template_kwargs=templating, reasoning="reasoning_content" if thinking else "")
         given = {"api_key": self.api_key, "api_base": self.api_base}
         settings = {name: value for name, value in given.items() if value is not None}
         self.llm = AnyLLM.create(self.provider, **settings, **(client or {}))
@@ -87,14 +94,14 @@ class AnyLLMBackend(ChatBackend):
         try:
             reply = await self.llm.acompletion(**asked)
             if not hasattr(reply, "__aiter__"):
-                for delta in reader.whole(plain(reply)):
+                for delta in reader.whole(reply_fields(reply)):
                     yield delta
                 return
             async for chunk in reply:
-                for delta in reader.chunk(plain(chunk)):
+                for delta in reader.chunk(reply_fields(chunk)):
                     yield delta
         except Exception as error:
-            raise understood(error) from error
+            raise understood(error, self.api_key) from error
         finally:
             if hasattr(reply, "aclose"):
                 await reply.aclose()

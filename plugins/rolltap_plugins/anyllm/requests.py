@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rolltap import ChatRequest
+from rolltap import ChatRequest, thawed
 from rolltap_plugins.upstream.requests import Style, chat_body
 
 _NAMED = frozenset(
@@ -37,8 +37,8 @@ reach under it, `extra_headers` among them, are no client's to set."""
 
 
 def arguments(request: ChatRequest, model: str, style: Style) -> dict[str, Any]:
-    """The arguments: known parameters by their names, all others in `extra_body`."""
-    body = chat_body(request, model, style)
+    """The arguments: known parameters by their names, all others in `extra_body`; plain lists, as SDKs look for."""
+    body: dict[str, Any] = thawed(chat_body(request, model, style))
     extra = {name: body.pop(name) for name in body.keys() - _NAMED}
     if extra:
         body["extra_body"] = extra

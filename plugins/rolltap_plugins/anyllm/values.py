@@ -1,6 +1,20 @@
 """any-llm's values as plain ones."""
 
+from collections.abc import Mapping
 from typing import Any
+
+from rolltap_plugins.upstream.errors import unreadable
+
+
+def reply_fields(value: Any) -> Mapping[str, Any]:
+    """A reply or a chunk as a dict. Raises `UpstreamError` for a value that is none."""
+    try:
+        fields = plain(value)
+    except TypeError as error:
+        raise unreadable("", error) from error
+    if not isinstance(fields, dict):
+        raise unreadable("", f"it is a {type(value).__name__}, and no object")
+    return fields
 
 
 def plain(value: Any) -> Any:

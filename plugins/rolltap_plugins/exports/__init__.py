@@ -1,6 +1,6 @@
 """Export formats: one record, in the shape of each trainer."""
 
-from rolltap import ExportFormat, hookimpl
+from rolltap import ExportFormat
 from rolltap_plugins.exports.completions import AgentLightning, OpenEnv
 from rolltap_plugins.exports.groups import Atropos, SkyRL
 from rolltap_plugins.exports.parquet import Parquet
@@ -25,17 +25,4 @@ _FORMATS: tuple[type[ExportFormat], ...] = (
     ATIF,
     OpenEnv,
 )
-FORMATS = {kind.name: kind for kind in _FORMATS}
-
-
-@hookimpl
-def export_format(name: str) -> ExportFormat | None:
-    """A new one of that name, for one export."""
-    kind = FORMATS.get(name)
-    return kind() if kind else None
-
-
-@hookimpl
-def offers() -> dict[str, list[str]]:
-    """The names it answers for."""
-    return {"export_format": list(FORMATS)}
+export_format = {kind.name: kind for kind in _FORMATS}

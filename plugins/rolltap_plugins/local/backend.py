@@ -4,9 +4,19 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
-from rolltap import SAMPLING_PARAMETERS, BadRequest, TokenBackend, TokenDelta, TokenRequest, UpstreamError
+from rolltap import (
+    SAMPLING_PARAMETERS,
+    BadRequest,
+    PauseMode,
+    TokenBackend,
+    TokenDelta,
+    TokenRequest,
+    UpstreamError,
+)
+from rolltap_plugins.local.checkpoints import read_checkpoint
 from rolltap_plugins.local.engine import Engine
 from rolltap_plugins.local.model import Model
 from rolltap_plugins.local.options import LocalOptions
@@ -29,6 +39,7 @@ class LocalBackend(TokenBackend):
         self._source = ""
         self._model: Model | None = None
         self._engine: Engine | None = None
+        self._swapping = asyncio.Lock()
 
     async def start(self) -> None:
         """Convert the embedded model where that has not been done, load the model and start its thread.
@@ -51,12 +62,47 @@ class LocalBackend(TokenBackend):
             await asyncio.to_thread(engine.close)
 
     async def check(self) -> dict[str, Any]:
-        """The model's source, limits and defaults, and how many sequences run."""
+        """The model's source, limits and defaults, its weights' version, and how many sequences run."""
         model, engine = self._ready()
-        return {"model": self._source} | model.facts() | {"running": engine.running}
+        now = {"weight_version": engine.version, "running": engine.running}
+        return {"model": self._source} | model.facts() | now
+
+    async def pause(self, mode: PauseMode) -> None:
+        """See `TokenBackend.pause`: it stops between two steps, and this returns when it has.
+
+        "abort" ends what has tokens; requests that have none yet wait. "wait" returns when all that run have ended.
+        """
+        await asyncio.wrap_future(self._ready()[1].pause(mode))
+
+    async def resume(self) -> None:
+        """See `TokenBackend.resume`."""
+        await asyncio.wrap_future(self._ready()[1].resume())
+
+    async def is_paused(self) -> bool:
+        """See `TokenBackend.is_paused`."""
+        return self._ready()[1].paused is not None
+
+    async def set_weights(self, version: int | str, path: str | None = None) -> None:
+        """Serve other weights from the next step on: a safetensors file, or a folder as `save_pretrained` writes it.
+
+        No call ends by it. A choice that has tokens goes on with the new weights behind keys and values of the old,
+        which only it uses; all that begins later, and every prompt that was not through, is of the new ones alone.
+        Raises `BadRequest` where the weights do not fit; the old ones then go on. Takes as much memory again as the
+        weights have, until the old ones are let go.
+        """
+        model, engine = self._ready()
+        async with self._swapping:
+            replacements = (
+                None if path is None else await asyncio.to_thread(read_checkpoint, Path(path), model.network)
+            )
+            await asyncio.wrap_future(engine.set_weights(version, replacements))
+
+    async def weight_version(self) -> int | str:
+        """The version that was set last; 0 for the weights that it started with."""
+        return self._ready()[1].version
 
     async def generate(self, request: TokenRequest) -> AsyncGenerator[TokenDelta, None]:
-        """See `TokenBackend.generate`: one delta a token, logprobs raw.
+        """See `TokenBackend.generate`: one delta a token (fewer where nobody reads them), logprobs raw.
 
         Raises `BadRequest` for a wrong prompt or parameter, and `UpstreamError` with status 400 and code
         `context_length_exceeded` for a prompt that leaves no room, 500 where the model's code fails, 503 where the
@@ -76,7 +122,7 @@ class LocalBackend(TokenBackend):
             raise BadRequest(
                 f"n is {settings.n}; this backend's max_num_seqs is {self.options.max_num_seqs}", param="n"
             )
-        running = Request(prompt_ids, settings)
+        running = Request(prompt_ids, settings, stream=request.stream, salt=request.cache_salt)
         engine.submit(running)
         try:
             while (event := await running.events.get()) is not None:
@@ -84,7 +130,7 @@ class LocalBackend(TokenBackend):
                     raise event
                 yield event
         finally:
-            running.cancelled = True
+            engine.leave(running)
 
     def _ready(self) -> tuple[Model, Engine]:
         if self._model is None or self._engine is None:

@@ -1,54 +1,61 @@
 """The worker thread that owns the model: it takes requests in, prefills, decodes, and hands tokens out.
 
-Each turn of its loop prefills one chunk of the oldest new prompt and decodes one token of every running sequence, so
-a long prompt holds nobody's tokens up for longer than a chunk takes.
+Each turn of its loop runs a chunk of the oldest new prompts and decodes one token of every running sequence, so a long
+prompt holds nobody's tokens up for longer than a chunk takes. Between turns it obeys: a pause, new weights.
 """
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rolltap import UpstreamError
-from rolltap_plugins.local.batch import Batch, PrefixCache
+from rolltap import PauseMode, UpstreamError
+from rolltap_plugins.local.batch import Batch, PrefixCache, share
+from rolltap_plugins.local.checkpoints import Replacements
 from rolltap_plugins.local.model import Model
-from rolltap_plugins.local.requests import Request
+from rolltap_plugins.local.prefill import Prefill, Prefiller
+from rolltap_plugins.local.requests import Request, Weights
 
 if TYPE_CHECKING:
     import torch
-    from transformers import Cache
-
-PREFILL_CHUNK = 128
-"""Ids of a prompt run at once. The embedded model takes about half a second for them on one core, which is how long
-others' tokens wait at most; larger chunks were not faster."""
-
-
-class _Prefill:
-    """A request whose prompt is being run."""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.cache: Cache | None = None
-        self.done = 0
 
 
 class Engine:
     """Runs requests on a model, in a thread of its own. Its public methods are for other threads."""
 
-    def __init__(self, model: Model, *, threads: int, max_num_seqs: int, prefix_cache_bytes: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        *,
+        threads: int,
+        max_num_seqs: int,
+        prefix_cache_bytes: int,
+        version: int | str = 0,
+    ) -> None:
         self._model = model
         self._threads = threads
         self._max_num_seqs = max_num_seqs
         self._prefixes = PrefixCache(prefix_cache_bytes)
+        self._prefiller = Prefiller(model, self._prefixes)
+        self._weights = Weights(0, version)
+        self._paused: PauseMode | None = None
+        self._drained: list[Future[None]] = []
+        """Who waits for a pause's running sequences to end."""
+        self._orders: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._incoming: deque[Request] = deque()
         self._waiting: deque[Request] = deque()
-        self._prefills: deque[_Prefill] = deque()
+        self._prefills: deque[Prefill] = deque()
         self._batches: list[Batch] = []
         self._wake = threading.Condition()
+        self._left = False
+        """Whether somebody has left a request since it was looked for last."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="rolltap-local", daemon=True)
         self._thread.start()
+
+    # ---- for other threads
 
     @property
     def running(self) -> int:
@@ -56,13 +63,47 @@ class Engine:
         prefilling = sum(prefill.request.settings.n for prefill in tuple(self._prefills))
         return prefilling + sum(len(batch.sequences) for batch in tuple(self._batches))
 
+    @property
+    def paused(self) -> PauseMode | None:
+        """How it is paused; None: it is not."""
+        return self._paused
+
+    @property
+    def version(self) -> int | str:
+        """The version of the weights that are served."""
+        return self._weights.version
+
     def submit(self, request: Request) -> None:
         """Queue a request. Raises `UpstreamError` (503) where the engine has ended."""
         with self._wake:
-            if self._closing or not self._thread.is_alive():
-                raise UpstreamError("the local model is not running", status=503, code="engine_stopped")
+            self._refuse_when_over()
             self._incoming.append(request)
             self._wake.notify()
+
+    def leave(self, request: Request) -> None:
+        """Drop a request before the next step; nothing happens where it is over."""
+        request.cancelled = True
+        with self._wake:
+            self._left = True
+            self._wake.notify()
+
+    def pause(self, mode: PauseMode) -> "Future[None]":
+        """Stop between two steps, until `resume`; a later pause's mode replaces an earlier one's.
+
+        "abort" ends what runs, "keep" freezes it, "wait" finishes it; the future is done once that is so. Requests
+        that have no token yet wait, whatever the mode: they lose nothing by it.
+        """
+        drained: Future[None] = Future()
+        ordered = self._order(lambda: self._stop(mode, drained))
+        return drained if mode == "wait" else ordered
+
+    def resume(self) -> "Future[None]":
+        """Go on."""
+        return self._order(self._go_on)
+
+    def set_weights(self, version: int | str, replacements: Replacements | None) -> "Future[None]":
+        """Serve these weights from the next step on (None: those that there are, under another name)."""
+        return self._order(lambda: self._swap(version, replacements))
 
     def close(self) -> None:
         """Fail what runs and end the thread; waits for the step that runs now."""
@@ -71,6 +112,21 @@ class Engine:
             self._wake.notify()
         self._thread.join()
 
+    def _order(self, what: Callable[[], None]) -> "Future[None]":
+        """Have the worker do something between two steps."""
+        done: Future[None] = Future()
+        with self._wake:
+            self._refuse_when_over()
+            self._orders.append((what, done))
+            self._wake.notify()
+        return done
+
+    def _refuse_when_over(self) -> None:
+        if self._closing or not self._thread.is_alive():
+            raise _stopped("is not running")
+
+    # ---- the worker
+
     def _run(self) -> None:
         import torch
 
@@ -78,25 +134,47 @@ class Engine:
         try:
             with torch.inference_mode():
                 while self._gather():
-                    self._drop_dead()
-                    self._admit()
-                    self._prefill()
-                    for batch in tuple(self._batches):
-                        self._decode(batch)
+                    self._step()
         finally:
-            stopped = UpstreamError("the local model has stopped", status=503, code="engine_stopped")
+            stopped = _stopped("has stopped")
             with self._wake:
                 self._closing = True
                 self._fail((*self._incoming, *self._waiting, *self._started()), stopped)
+                for future in (*(done for _, done in self._orders), *self._drained):
+                    if future.set_running_or_notify_cancel():
+                        future.set_exception(stopped)
 
     def _gather(self) -> bool:
         """Take in what was submitted, waiting while there is nothing to do; False: end."""
         with self._wake:
-            while not (self._closing or self._incoming or self._waiting or self._prefills or self._batches):
+            while not (self._closing or self._incoming or self._orders or self._left or self._has_work()):
                 self._wake.wait()
             self._waiting.extend(self._incoming)
             self._incoming.clear()
-            return not self._closing
+            self._left = False
+            orders, self._orders = self._orders, deque()
+            if self._closing:
+                self._orders = orders
+                return False
+        for what, done in orders:
+            _obey(what, done)
+        return True
+
+    def _has_work(self) -> bool:
+        if self._paused == "keep":
+            return False
+        return bool(self._prefills or self._batches or (self._waiting and self._paused is None))
+
+    def _step(self) -> None:
+        self._drop_dead()
+        if self._paused is None:
+            self._admit()
+        if self._paused != "keep":
+            self._prefill()
+            for batch in tuple(self._batches):
+                self._decode(batch)
+        if self._drained and not (self._prefills or self._batches):
+            self._tell_drained()
 
     def _started(self) -> list[Request]:
         sequences = (sequence for batch in self._batches for sequence in batch.sequences)
@@ -106,49 +184,50 @@ class Engine:
         ]
 
     def _drop_dead(self) -> None:
-        """Let go of the requests that were cancelled or have failed."""
+        """Let go of the requests that were cancelled or have failed, and of the prompts that have been run."""
         self._waiting = deque(request for request in self._waiting if request.live)
-        self._prefills = deque(prefill for prefill in self._prefills if prefill.request.live)
+        self._prefills = deque(
+            prefill for prefill in self._prefills if prefill.request.live and not prefill.through
+        )
         for batch in tuple(self._batches):
             self._prune(batch)
 
     def _admit(self) -> None:
         """Start waiting requests, in order, while there is room for all their sequences."""
         while self._waiting and self.running + self._waiting[0].settings.n <= self._max_num_seqs:
-            self._prefills.append(_Prefill(self._waiting.popleft()))
+            self._prefills.append(Prefill(self._waiting.popleft()))
 
     def _prefill(self) -> None:
-        """Run a chunk of the oldest prompt; after its last one its sequences have their first tokens."""
+        """Run a chunk of the oldest prompts; those that are through have their first tokens then."""
         if not self._prefills:
             return
-        prefill = self._prefills[0]
-        request = prefill.request
-        with self._guarded([request]):
-            if prefill.cache is None:
-                prefill.cache, prefill.done = self._prefixes.take(request.prompt)
-                request.cached_tokens = prefill.done
-            if prefill.cache is None:
-                prefill.cache = self._model.new_cache()
-            chunk = request.prompt[prefill.done : prefill.done + PREFILL_CHUNK]
-            logits = self._model.forward([chunk], prefill.cache)
-            prefill.done += len(chunk)
-            if prefill.done < len(request.prompt):
-                return
-            self._prefills.popleft()
-            sequences = request.sequences(self._model.network.device)
-            batch = Batch(self._model, prefill.cache, sequences)
-            if batch.plain:
-                self._prefixes.put(request.prompt, batch.row(0))
-            self._advance(batch, logits.expand(len(sequences), -1))
-            self._join(batch)
+        chosen = self._prefiller.choose(self._prefills, self._weights)
+        with self._guarded([prefill.request for prefill in chosen]):
+            logits = self._prefiller.step(chosen, self._weights)
+            new = [self._begin(*each) for each in zip(chosen, logits, strict=True) if each[0].through]
+            self._join([batch for batch in new if batch.sequences])
+        self._drop_dead()
 
-    def _join(self, batch: Batch) -> None:
-        """Decode a new batch together with the others, where its kind of cache allows it."""
-        others = [other for other in self._batches if other.plain and batch.plain]
-        if others and batch.sequences:
-            others[0].merge(batch)
-        elif batch.sequences:
-            self._batches.append(batch)
+    def _begin(self, prefill: Prefill, logits: "torch.Tensor") -> Batch:
+        """The sequences of a prompt that is through, each with its first token."""
+        request, cache = prefill.request, prefill.cache
+        assert cache is not None  # noqa: S101  it covers the prompt
+        sequences = request.sequences(self._model.network.device, self._weights)
+        if self._model.is_plain(cache):
+            self._prefixes.put((self._weights.number, request.salt), request.prompt, share(cache))
+        batch = Batch(self._model, cache, sequences)
+        self._advance(batch, logits.expand(len(sequences), -1))
+        return batch
+
+    def _join(self, batches: list[Batch]) -> None:
+        """Decode new batches together with the others, where their kind of cache allows it."""
+        plain = [batch for batch in (*self._batches, *batches) if batch.plain]
+        self._batches += [batch for batch in batches if not batch.plain]
+        if plain:
+            first, *others = plain
+            if others:
+                first.merge(others)
+            self._batches = [first, *(batch for batch in self._batches if not batch.plain)]
 
     def _decode(self, batch: Batch) -> None:
         """One token for every sequence of a batch."""
@@ -166,17 +245,23 @@ class Engine:
             request = sequence.request
             with self._guarded([request]):
                 if request.live:
-                    request.deliver(sequence.advance(logits[row], logprobs[row]))
+                    delta = sequence.advance(logits[row], logprobs[row], self._weights.version)
+                    if delta is not None:
+                        request.deliver(delta)
         self._prune(batch)
 
     def _prune(self, batch: Batch) -> None:
-        """Drop the sequences that are done or dead; their keys and values may serve a later prompt."""
+        """Drop the sequences that are done or dead.
+
+        Their keys and values may serve a later prompt, where all of them come from the weights that are served.
+        """
         keep = []
         for row, sequence in enumerate(batch.sequences):
             if sequence.request.live and not sequence.done:
                 keep.append(row)
-            elif batch.plain:
-                self._prefixes.put(batch.covered(row), batch.row(row))
+            elif batch.plain and sequence.born == self._weights.number:
+                key = (sequence.born, sequence.request.salt)
+                self._prefixes.put(key, batch.covered(row), batch.row(row))
         if not keep:
             batch.sequences = []
             self._forget(batch)
@@ -185,6 +270,41 @@ class Engine:
 
     def _forget(self, batch: Batch) -> None:
         self._batches = [other for other in self._batches if other is not batch]
+
+    # ---- orders, between steps
+
+    def _stop(self, mode: PauseMode, drained: "Future[None]") -> None:
+        self._paused = mode
+        if mode == "wait":
+            self._drained.append(drained)
+        if mode != "abort":
+            return
+        self._waiting.extendleft(prefill.request for prefill in reversed(self._prefills))
+        self._prefills.clear()
+        for batch in tuple(self._batches):
+            for sequence in batch.sequences:
+                if sequence.request.live and not sequence.done:
+                    sequence.request.deliver(sequence.abort())
+            self._prune(batch)
+
+    def _go_on(self) -> None:
+        self._paused = None
+        self._tell_drained()
+
+    def _tell_drained(self) -> None:
+        waiting, self._drained = self._drained, []
+        for drained in waiting:
+            if drained.set_running_or_notify_cancel():
+                drained.set_result(None)
+
+    def _swap(self, version: int | str, replacements: Replacements | None) -> None:
+        """Sequences that have tokens go on behind their own keys and values; all others begin anew."""
+        if replacements is not None:
+            self._model.replace(replacements)
+        self._weights = Weights(self._weights.number + 1, version)
+        self._prefixes.clear()
+        for prefill in self._prefills:
+            prefill.restart()
 
     @contextmanager
     def _guarded(self, requests: Iterable[Request]) -> Iterator[None]:
@@ -197,3 +317,18 @@ class Engine:
     def _fail(self, requests: Iterable[Request], error: Exception) -> None:
         for request in requests:
             request.fail(error)
+
+
+def _obey(what: Callable[[], None], done: "Future[None]") -> None:
+    if not done.set_running_or_notify_cancel():
+        return
+    try:
+        what()
+    except Exception as error:  # noqa: BLE001  it is whoever gave the order that is told
+        done.set_exception(error)
+    else:
+        done.set_result(None)
+
+
+def _stopped(what: str) -> UpstreamError:
+    return UpstreamError(f"the local model {what}", status=503, code="engine_stopped")

@@ -4,6 +4,7 @@ import inspect
 from typing import TYPE_CHECKING, Any, cast
 
 from rolltap import ConfigError
+from rolltap_plugins.local.checkpoints import Replacements
 from rolltap_plugins.local.options import LocalOptions
 from rolltap_plugins.local.weights import EMBEDDED_ON_HUB, INSTALL_WEIGHTS
 
@@ -31,7 +32,7 @@ class Model:
         taken = inspect.signature(network.forward).parameters
         self._cache_name = "cache" if "cache" in taken else "past_key_values"
         self._pads = "position_ids" in taken
-        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
+        self._keeps = "logits_to_keep" in taken
 
     @classmethod
     def load(cls, source: str, options: LocalOptions) -> "Model":
@@ -83,23 +84,44 @@ class Model:
     def forward(
         self, ids: list[list[int]], cache: "Cache", padding: list[int] | None = None
     ) -> "torch.Tensor":
-        """Run `ids` (one row a sequence) after what `cache` has, and add them to it.
+        """Run `ids` (one row a sequence, padded here where they differ in length) after what `cache` has, and add them
+        to it.
 
         `padding` says how many of each row's first positions in the cache are empty.
         :returns: each row's logits after its last id, as float32.
         """
         import torch
 
-        device = self.network.device
-        inputs: dict[str, Any] = {"input_ids": torch.tensor(ids, device=device), self._cache_name: cache}
+        device, known = self.network.device, cache.get_seq_length()
+        lengths = [len(row) for row in ids]
+        width = max(lengths)
+        rows = [row + row[-1:] * (width - len(row)) for row in ids]
+        inputs: dict[str, Any] = {"input_ids": torch.tensor(rows, device=device), self._cache_name: cache}
+        last = torch.tensor(lengths, device=device) - 1
         if padding and any(padding):
-            width = cache.get_seq_length() + len(ids[0])
             empty = torch.tensor(padding, device=device).unsqueeze(1)
-            places = torch.arange(width, device=device)
-            inputs["attention_mask"] = (places >= empty).long()
-            inputs["position_ids"] = places[-len(ids[0]) :] - empty
-        logits: torch.Tensor = self.network(**inputs, **self._last_only, use_cache=True).logits
-        return logits[:, -1].float()
+            inputs["attention_mask"] = (torch.arange(known + width, device=device) >= empty).long()
+            # A padded place repeats its row's last position: one further on, the model may know none.
+            inputs["position_ids"] = (
+                known - empty + torch.arange(width, device=device).minimum(last.unsqueeze(1))
+            )
+        if min(lengths) == width:
+            logits: torch.Tensor = self.network(**inputs, **self._keeping(1), use_cache=True).logits
+            return logits[:, -1].float()
+        ends = sorted(set(lengths))
+        wanted = self._keeping(torch.tensor(ends, device=device) - 1)
+        logits = self.network(**inputs, **wanted, use_cache=True).logits
+        places = [ends.index(length) if wanted else length - 1 for length in lengths]
+        return logits[range(len(ids)), places].float()
+
+    def replace(self, replacements: Replacements) -> None:
+        """Put new weights in place of the old. Nothing can go wrong: their shapes have been compared."""
+        for live, new in replacements:
+            live.data = new
+
+    def _keeping(self, what: "int | torch.Tensor") -> "dict[str, int | torch.Tensor]":
+        """Which positions' logits are wanted, for a model that can leave the others out."""
+        return {"logits_to_keep": what} if self._keeps else {}
 
 
 def _device(name: str) -> "torch.device":

@@ -1,29 +1,32 @@
 """A chat backend over aiohttp: a body out, chunks in, with as little in between as there can be."""
 
-import asyncio
 import os
-from collections.abc import AsyncGenerator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
-import aiohttp
-import orjson
-from yarl import URL
+import msgspec
+from msgspec import Struct
 
-from rolltap import ChatBackend, ChatDelta, ChatRequest, UpstreamError
+from rolltap import ChatBackend, ChatDelta, ChatRequest
 from rolltap_plugins.openai_backend.options import Options
-from rolltap_plugins.upstream.errors import http_error
+from rolltap_plugins.upstream.http import Upstream
 from rolltap_plugins.upstream.replies import ReplyReader
 from rolltap_plugins.upstream.requests import chat_body
-from rolltap_plugins.upstream.sse import EventReader
+from rolltap_plugins.upstream.sse import EventStream
 
-_DONE = b"[DONE]"
+_NO_LIST = frozenset({404, 405, 501})
+"""What a server answers that has no list of models; it may do without."""
 
-_CLOSES_WITHIN_S = 1.0
-"""How long a stream may take to end after its `[DONE]`, lest its connection be thrown away."""
+_objects: msgspec.json.Decoder[Mapping[str, Any]] = msgspec.json.Decoder(dict[str, Any])
 
-# Servers drop idle connections after 5 s or more; a request sent on one at that moment would fail.
-_KEEP_ALIVE_S = 3.0
+
+class _Card(Struct):
+    id: str = ""
+
+
+class _Cards(Struct):
+    data: list[_Card] | None = None
 
 
 class OpenAIBackend(ChatBackend):
@@ -35,90 +38,53 @@ class OpenAIBackend(ChatBackend):
     def __init__(self, options: Options, model: str) -> None:
         self.url = options.url or options.api_base
         self.model = options.model or model
-        self._options = options
         self._style = options.style
-        self._endpoint = URL(options.endpoint)
-        self._session: aiohttp.ClientSession | None = None
+        self._upstream = Upstream(
+            options.base,
+            key=os.environ[options.api_key_env] if options.api_key_env else None,
+            headers=options.headers,
+            connect_timeout_s=options.connect_timeout_s,
+            timeout_s=options.timeout_s,
+        )
 
     async def start(self) -> None:
         """Get ready to send requests; the server need not be there yet."""
-        options = self._options
-        headers = {"Content-Type": "application/json", **options.headers}
-        if options.api_key_env:
-            headers["Authorization"] = f"Bearer {os.environ[options.api_key_env]}"
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=options.connect_timeout_s, sock_read=options.timeout_s
-            ),
-            headers=headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        await self._upstream.start()
 
     async def close(self) -> None:
         """Drop all connections."""
-        if self._session is not None:
-            await self._session.close()
+        await self._upstream.close()
 
     async def check(self) -> dict[str, Any]:
         """Ask the server which models it has. Raises where it can't be reached or refuses the key."""
-        async with self._opened.get(self._endpoint.parent.parent / "models") as response:
-            data = await response.read()
-            if response.status in {404, 405, 501}:  # a server may do without the list
-                return {"model": self.model}
-            if response.status != 200:
-                raise http_error(response.status, data, response.headers)
-        names = [card.get("id") for card in _json(data).get("data") or ()]
-        return {"model": self.model, "listed": self.model in names}
+        cards = await self._upstream.ask("/models", _Cards, missing=None, missing_at=_NO_LIST)
+        if cards is None:
+            return {"model": self.model}
+        return {"model": self.model, "listed": self.model in {card.id for card in cards.data or ()}}
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatDelta, None]:
         """Answer the request. Raises `UpstreamError`, and aiohttp's errors where there is no answer.
 
         Leaving early closes the connection, upon which servers stop their work.
         """
-        body = orjson.dumps(chat_body(request, self.model, self._style))
-        reader = ReplyReader(request)
-        async with self._opened.post(self._endpoint, data=body) as response:
-            if response.status != 200:
-                raise http_error(response.status, await response.read(), response.headers)
+        upstream = self._upstream
+        reader = ReplyReader(request, self._number_ids, told=upstream.told)
+        async with upstream.post(
+            "/chat/completions", chat_body(request, self.model, self._style)
+        ) as response:
             if response.content_type != "text/event-stream":
-                for delta in reader.whole(_json(await response.read())):
+                for delta in reader.whole(upstream.decode(await upstream.whole(response), _objects)):
                     yield delta
                 return
-            content, events, done = response.content, EventReader(), False
-            while not done:
-                data = await content.readany()
-                for event in events.feed(data) if data else events.finish():
-                    if event == _DONE:
-                        done = True
-                        continue
-                    for delta in reader.chunk(_json(event)):
-                        yield delta
-                if not data:
-                    return  # without [DONE]: what has no finish reason is not finished
-            for delta in reader.end():
-                yield delta
-            await _read_to_end(content)
+            stream = EventStream(response.content)
+            async with aclosing(stream.read()) as events:
+                async for together in events:
+                    for data in together:
+                        for delta in reader.chunk(upstream.decode(data, _objects)):
+                            yield delta
+            if stream.done:  # without [DONE], what has no finish reason is not finished
+                for delta in reader.end():
+                    yield delta
 
-    @property
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            raise RuntimeError("the backend was not started: await its start() first")
-        return self._session
-
-
-async def _read_to_end(content: aiohttp.StreamReader) -> None:
-    if not content.at_eof():
-        with suppress(TimeoutError, aiohttp.ClientError):
-            async with asyncio.timeout(_CLOSES_WITHIN_S):
-                await content.read()
-
-
-def _json(data: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise UpstreamError(f"the upstream answered with something that is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise UpstreamError("the upstream answered with JSON that is no object")
-    return value
+    def _number_ids(self) -> None:
+        self._style = msgspec.structs.replace(self._style, number_ids=True)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct, field
 
 from rolltap import ConfigError, read_options
-from rolltap_plugins.upstream.options import Seconds, api_key, check_url
+from rolltap_plugins.upstream.options import Seconds, api_key, check_url, server_url
 from rolltap_plugins.upstream.requests import Style
 
 _OPENAI = "api.openai.com"
@@ -35,11 +35,12 @@ class Options(Struct, frozen=True, kw_only=True):
     reasoning_field: str | None = None
     """The field of a message that past thinking is sent in, "": none; default: "reasoning_content", and none for
     OpenAI's own service."""
-    systems: Literal["", "first", "anywhere"] = ""
-    """Where the server takes system messages. "first", the default but for OpenAI's own service: the text of later ones
-    becomes part of the user message beside them."""
     developer_role: bool | None = None
-    """Whether the server knows the role "developer"; else it is sent as "system". Default: OpenAI's own service does."""
+    """Whether the server takes messages of the role "developer"; default: OpenAI's own service alone. Others get them
+    as system messages."""
+    systems: Literal["", "first", "anywhere"] = ""
+    """Where the server takes system messages. "first", the default but for OpenAI's own service: one, in front; what
+    agents send later goes into the user's messages."""
     stream_usage: bool = True
     """Whether streams are asked to report usage; some old servers refuse the question."""
 
@@ -55,24 +56,21 @@ class Options(Struct, frozen=True, kw_only=True):
         return options
 
     @property
-    def endpoint(self) -> str:
-        """Where requests go."""
-        base = self.api_base.rstrip("/")
-        if self.url:
-            base = self.url.rstrip("/").removesuffix("/v1").rstrip("/") + "/v1"
-        return f"{base}/chat/completions"
+    def base(self) -> str:
+        """What the paths of requests are put after."""
+        return server_url(self.url) + "/v1" if self.url else self.api_base.rstrip("/")
 
     @property
     def style(self) -> Style:
         """What the server takes."""
-        openai = urlsplit(self.endpoint).hostname == _OPENAI
+        openai = urlsplit(self.base).hostname == _OPENAI
         reasoning = "" if openai else "reasoning_content"
         return Style(
             max_tokens=self.max_tokens_field or ("max_completion_tokens" if openai else "max_tokens"),
             reasoning=reasoning if self.reasoning_field is None else self.reasoning_field,
             template_kwargs=not openai,
             openai=openai,
+            developer=openai if self.developer_role is None else self.developer_role,
+            systems=self.systems or ("anywhere" if openai else "first"),
             stream_usage=self.stream_usage,
-            systems=self.systems,
-            developer=self.developer_role,
         )

@@ -1,12 +1,25 @@
 """The dialect "openai.chat": Chat Completions, with vLLM's additional sampling parameters."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from aiohttp import web
 from msgspec import Meta
 
 import rolltap
-from rolltap import ChatRequest, Completion, ErrorInfo, ErrorReply, MessageConverter, StreamEncoder, hookimpl
+from rolltap import (
+    BadRequest,
+    ChatRequest,
+    Completion,
+    ErrorInfo,
+    ErrorReply,
+    Message,
+    MessageConverter,
+    ReadBefore,
+    Replies,
+    StreamEncoder,
+    hookimpl,
+)
 from rolltap_plugins.openai_dialects.chat_reply import ChatState, ChatStream, chat_completion
 from rolltap_plugins.openai_dialects.history import WireMessage, history
 from rolltap_plugins.openai_dialects.replies import error_reply
@@ -41,6 +54,8 @@ class ChatBody(SamplingFields, kw_only=True):
     function_call: str | dict[str, Any] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    prompt_logprobs: NotNegative | None = None
+    return_token_ids: bool | None = None
     modalities: list[str] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
@@ -61,6 +76,20 @@ class ChatConverter(MessageConverter):
     def decode(self, body: dict[str, Any]) -> ChatRequest:
         """See `MessageConverter.decode`. A parameter without a name here goes to the backend in `extra`."""
         return _decode(read_body(body, CheckedBody), body)
+
+    def decode_next(self, body: dict[str, Any], replies: Replies, before: ReadBefore) -> ChatRequest:  # noqa: ARG002
+        """See `MessageConverter.decode_next`. Each message is read for itself, and those that are known are not again."""
+        known = before.known("messages", body.get("messages"))
+        if not known:
+            request = self.decode(body)
+        else:
+            new = {**body, "messages": body["messages"][len(known) :]}
+            try:
+                request = _decode(read_body(new, ChatBody), new, known)
+            except BadRequest:
+                return self.decode(body)  # whose error names the message by its place
+        before.keep("messages", body["messages"], request.messages)
+        return request
 
     def decode_leniently(self, body: dict[str, Any]) -> ChatRequest:
         """See `MessageConverter.decode_leniently`: no message at all is taken, and tools that are bare functions."""
@@ -89,16 +118,23 @@ def _is_bare(tool: Any) -> bool:
     return isinstance(tool, dict) and "name" in tool and "function" not in tool
 
 
-def _decode(chat: ChatBody, body: dict[str, Any]) -> ChatRequest:
+def _decode(chat: ChatBody, body: dict[str, Any], before: Sequence[Message] = ()) -> ChatRequest:
+    """The request that the body is, whose messages follow those that have been read before."""
     if any(kind != "text" for kind in chat.modalities or ()):
         raise refused("modalities", "may hold nothing but text.")
-    tools, choice = _tools(chat, body)
+    tools, freeform, choice = _tools(chat, body)
     template_kwargs = dict(chat.chat_template_kwargs or {})
     if chat.reasoning_effort is not None:
         template_kwargs["reasoning_effort"] = chat.reasoning_effort
+    extra = unnamed(body, ChatBody.__struct_fields__, CLIENT_FIELDS, UPSTREAM_FIELDS)
+    if chat.prompt_logprobs is not None:
+        if chat.stream:
+            raise refused("prompt_logprobs", "can't be asked for in a stream: they come with the end.")
+        extra["prompt_logprobs"] = chat.prompt_logprobs
+    options = chat.stream_options or StreamOptions()
     return ChatRequest(
         model=chat.model or "",
-        messages=tuple(history(chat.messages)),
+        messages=(*before, *history(chat.messages, body["messages"])),
         tools=tuple(tools),
         tool_choice=choice,
         parallel_tool_calls=chat.parallel_tool_calls,
@@ -106,28 +142,33 @@ def _decode(chat: ChatBody, body: dict[str, Any]) -> ChatRequest:
             chat,
             max_tokens=_max_tokens(chat),
             top_logprobs=_top_logprobs(chat),
-            extra=unnamed(body, ChatBody.__struct_fields__, CLIENT_FIELDS, UPSTREAM_FIELDS),
+            extra=extra,
         ),
         template_kwargs=template_kwargs,
         stream=bool(chat.stream),
-        include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(chat.stream and options.continuous_usage_stats),
+        return_token_ids=bool(chat.return_token_ids),
         client_fields=told(body, CLIENT_FIELDS),
         upstream=told(body, UPSTREAM_FIELDS),
-        state=ChatState(functions=bool(chat.functions)),
+        state=ChatState(functions=bool(chat.functions), freeform=freeform),
     )
 
 
-def _tools(chat: ChatBody, body: dict[str, Any]) -> tuple[list[dict[str, Any]], rolltap.ToolChoice]:
-    """The tools that may be called, and the choice; deprecated functions are taken as tools."""
+def _tools(
+    chat: ChatBody, body: dict[str, Any]
+) -> tuple[list[dict[str, Any]], frozenset[str], rolltap.ToolChoice]:
+    """The tools that may be called, which of them are freeform, and the choice; deprecated functions are tools too."""
+    freeform: frozenset[str] = frozenset()
     if chat.tools and chat.functions:
         raise refused("functions", "is the deprecated name of tools; send one of the two.")
     if chat.functions:
         tools = [{"type": "function", "function": function} for function in body["functions"]]
     else:
-        tools = function_tools(chat.tools, body.get("tools") or ())
+        tools, freeform = function_tools(chat.tools, body.get("tools") or ())
     asked = chat.function_call if chat.functions else chat.tool_choice
     choice, allowed = tool_choice(asked, [tool["function"]["name"] for tool in tools])
-    return [tool for tool in tools if tool["function"]["name"] in allowed], choice
+    return [tool for tool in tools if tool["function"]["name"] in allowed], freeform, choice
 
 
 def _max_tokens(chat: ChatBody) -> int | None:

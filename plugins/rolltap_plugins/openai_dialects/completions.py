@@ -1,24 +1,17 @@
-"""The dialect "openai.completions": a raw prompt, as text or token ids, continued."""
+"""The dialect "openai.completions": raw prompts, as text or token ids, continued."""
 
 from typing import Any
 
-import orjson
 from aiohttp import web
 
 import rolltap
-from rolltap import (
-    ChatDelta,
-    ChatRequest,
-    Choice,
-    Completion,
-    ErrorInfo,
-    ErrorReply,
-    MessageConverter,
-    StreamEncoder,
-    TokenLogprob,
-    hookimpl,
+from rolltap import ChatRequest, Completion, ErrorInfo, ErrorReply, MessageConverter, StreamEncoder, hookimpl
+from rolltap_plugins.openai_dialects.completions_reply import (
+    CompletionsState,
+    CompletionsStream,
+    text_completion,
 )
-from rolltap_plugins.openai_dialects.replies import DONE, error_reply, finish_reason, stream_error, usage_body
+from rolltap_plugins.openai_dialects.replies import error_reply
 from rolltap_plugins.wire import read_body, refused, unnamed
 from rolltap_plugins.wire.sampling import (
     CLIENT_FIELDS,
@@ -35,6 +28,9 @@ DIALECT = "openai.completions"
 MAX_TOKENS = 16
 """What a request without `max_tokens` gets, by OpenAI's reference."""
 
+MOST_PROMPTS = 1024
+"""Prompts in one request; each is a call of its own."""
+
 
 class CompletionsBody(SamplingFields, kw_only=True):
     """The request's body."""
@@ -44,6 +40,8 @@ class CompletionsBody(SamplingFields, kw_only=True):
     best_of: int | None = None
     echo: bool | None = None
     logprobs: NotNegative | None = None
+    prompt_logprobs: NotNegative | None = None
+    return_token_ids: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     suffix: str | None = None
@@ -58,53 +56,36 @@ class CompletionsConverter(MessageConverter):
     def decode(self, body: dict[str, Any]) -> ChatRequest:
         """See `MessageConverter.decode`. A parameter without a name here goes to the backend in `extra`."""
         raw = read_body(body, CompletionsBody)
-        prompt = _prompt(raw.prompt)
-        if raw.suffix:
-            raise refused("suffix", "is not supported: a prompt can only be continued.")
-        if raw.best_of not in {None, raw.n or 1}:
-            raise refused("best_of", "must equal n: every choice that is generated is returned and recorded.")
-        if raw.echo and not isinstance(prompt, str):
-            raise refused("echo", "needs a text prompt; token ids are the caller's own already.")
-        if raw.echo and raw.logprobs is not None:
-            raise refused("logprobs", "can't be given together with echo: there are none for a prompt.")
+        prompts = _prompts(raw.prompt)
+        scored_echo = bool(raw.echo) and raw.logprobs is not None
+        _check(raw, prompts, scored_echo=scored_echo)
+        extra = unnamed(body, CompletionsBody.__struct_fields__, CLIENT_FIELDS, UPSTREAM_FIELDS)
+        scored = raw.prompt_logprobs
+        if scored_echo:
+            scored = max(raw.logprobs or 0, scored or 0)
+        if scored is not None:
+            extra["prompt_logprobs"] = scored
+        options = raw.stream_options or StreamOptions()
         return ChatRequest(
             model=raw.model or "",
-            prompt=prompt if isinstance(prompt, str) else tuple(prompt),
+            prompt=prompts[0],
+            more_prompts=tuple(prompts[1:]),
             sampling=sampling(
-                raw,
-                max_tokens=raw.max_tokens or MAX_TOKENS,
-                top_logprobs=raw.logprobs,
-                extra=unnamed(body, CompletionsBody.__struct_fields__, CLIENT_FIELDS, UPSTREAM_FIELDS),
+                raw, max_tokens=raw.max_tokens or MAX_TOKENS, top_logprobs=raw.logprobs, extra=extra
             ),
             stream=bool(raw.stream),
-            include_usage=bool(raw.stream_options and raw.stream_options.include_usage),
+            include_usage=bool(options.include_usage),
+            continuous_usage=bool(raw.stream and options.continuous_usage_stats),
+            return_token_ids=bool(raw.return_token_ids),
             echo=bool(raw.echo),
             client_fields=told(body, CLIENT_FIELDS),
             upstream=told(body, UPSTREAM_FIELDS),
+            state=CompletionsState(scored_echo, raw.prompt_logprobs is not None),
         )
 
     def encode(self, request: ChatRequest, completion: Completion) -> dict[str, Any]:
         """See `MessageConverter.encode`."""
-        prefix = _echoed(request)
-        choices = []
-        for choice in completion.choices:
-            logprobs = None if choice.logprobs is None else _logprobs(choice.logprobs, 0)
-            choices.append(
-                {
-                    "index": choice.index,
-                    "text": prefix + choice.text,
-                    "logprobs": logprobs,
-                    "finish_reason": _finish_reason(choice),
-                }
-            )
-        return {
-            "id": completion.id,
-            "object": "text_completion",
-            "created": completion.created,
-            "model": completion.model,
-            "choices": choices,
-            "usage": usage_body(completion.usage),
-        }
+        return text_completion(request, completion)
 
     def stream(self, request: ChatRequest, completion: Completion) -> StreamEncoder:
         """See `MessageConverter.stream`."""
@@ -115,104 +96,42 @@ class CompletionsConverter(MessageConverter):
         return error_reply(info, request_id)
 
 
-class CompletionsStream(StreamEncoder):
-    """A streamed reply. Finish chunks wait for `finish`, as those of Chat Completions do."""
-
-    def __init__(self, request: ChatRequest, completion: Completion) -> None:
-        base = {
-            "id": completion.id,
-            "object": "text_completion",
-            "created": completion.created,
-            "model": completion.model,
-        }
-        self._head = b"data: " + orjson.dumps(base)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if request.include_usage else b"]}\n\n"
-        self._include_usage = request.include_usage
-        self._echo = _echoed(request)
-        self._echoed: set[int] = set()
-        self._offsets: dict[int, int] = {}
-
-    def start(self) -> bytes:
-        """The echoed prompt, where the client wants it."""
-        return self._echo_once(0)
-
-    def delta(self, delta: ChatDelta) -> bytes:
-        """One chunk, or none where the delta has no text and no logprobs."""
-        echo = self._echo_once(delta.index)
-        if not delta.text and not delta.logprobs:
-            return echo
-        logprobs = None
-        if delta.logprobs:
-            start = self._offsets.get(delta.index, 0)
-            logprobs = _logprobs(delta.logprobs, start)
-            self._offsets[delta.index] = start + sum(len(token.token) for token in delta.logprobs)
-        return echo + self._chunk(delta.index, delta.text, logprobs=logprobs)
-
-    def finish(self, completion: Completion) -> bytes:
-        """Each choice's finish chunk, the usage where it was asked for, and the end."""
-        frames = []
-        for choice in completion.choices:
-            frames.append(self._echo_once(choice.index))
-            frames.append(self._chunk(choice.index, "", reason=_finish_reason(choice)))
-        if self._include_usage:
-            usage = orjson.dumps(usage_body(completion.usage))
-            frames.append(self._head + b'],"usage":' + usage + b"}\n\n")
-        return b"".join([*frames, DONE])
-
-    def error(self, info: ErrorInfo) -> bytes:
-        """A chunk with the error, and the end."""
-        return stream_error(info)
-
-    def _echo_once(self, index: int) -> bytes:
-        if not self._echo or index in self._echoed:
-            return b""
-        self._echoed.add(index)
-        return self._chunk(index, self._echo)
-
-    def _chunk(
-        self, index: int, text: str, *, reason: str | None = None, logprobs: dict[str, Any] | None = None
-    ) -> bytes:
-        choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
-        return self._head + orjson.dumps(choice) + self._tail
+def _check(raw: CompletionsBody, prompts: list[str | tuple[int, ...]], *, scored_echo: bool) -> None:
+    if raw.suffix:
+        raise refused("suffix", "is not supported: a prompt can only be continued.")
+    if raw.best_of not in {None, raw.n or 1}:
+        raise refused("best_of", "must equal n: every choice that is generated is returned and recorded.")
+    if raw.echo and not scored_echo and not all(isinstance(prompt, str) for prompt in prompts):
+        raise refused("echo", "needs a text prompt, or logprobs; token ids are the caller's own already.")
+    if raw.stream and (scored_echo or raw.prompt_logprobs is not None):
+        raise refused(
+            "stream", "can't be true where a prompt's logprobs are asked for: they come with the end."
+        )
 
 
-def _prompt(value: str | list[Any]) -> str | list[int]:
-    """One prompt: text, ids, or a list that holds one of these."""
-    if isinstance(value, list) and value and isinstance(value[0], str | list):
-        if len(value) > 1:
-            raise refused("prompt", f"holds {len(value)} prompts; send one request for each.")
-        value = value[0]
+def _prompts(value: str | list[Any]) -> list[str | tuple[int, ...]]:
+    """The prompts: text, ids, or a list of several of these."""
+    if not (isinstance(value, list) and value and isinstance(value[0], str | list)):
+        return [_prompt(value, "prompt")]
+    if len(value) > MOST_PROMPTS:
+        raise refused("prompt", f"holds {len(value)} prompts; at most {MOST_PROMPTS} go into one request.")
+    if len(value) == 1:
+        return [_prompt(value[0], "prompt")]
+    return [_prompt(prompt, f"prompt[{at}]") for at, prompt in enumerate(value)]
+
+
+def _prompt(value: Any, where: str) -> str | tuple[int, ...]:
+    if not isinstance(value, str | list):
+        raise refused(where, "is neither text nor a list of token ids.")
     if not value:
-        raise refused("prompt", "is empty.")
-    if isinstance(value, list):
-        for at, token in enumerate(value):
-            # bool is a subclass of int; engines count ids in 32 bits.
-            if type(token) is not int or not 0 <= token < 2**31:
-                raise refused(f"prompt[{at}]", "is not a token id.")
-    return value
-
-
-def _echoed(request: ChatRequest) -> str:
-    return request.prompt if request.echo and isinstance(request.prompt, str) else ""
-
-
-def _finish_reason(choice: Choice) -> str:
-    """A raw completion knows no tool calls: text that looks like one is text."""
-    return "stop" if choice.finish_reason == "tool_calls" else finish_reason(choice.finish_reason)
-
-
-def _logprobs(tokens: list[TokenLogprob], start: int) -> dict[str, Any]:
-    """The four parallel lists; `start` is where the first token begins in the choice's text, in characters."""
-    offsets = []
-    for token in tokens:
-        offsets.append(start)
-        start += len(token.token)
-    return {
-        "tokens": [token.token for token in tokens],
-        "token_logprobs": [token.logprob for token in tokens],
-        "top_logprobs": [{other.token: other.logprob for other in token.top} for token in tokens],
-        "text_offset": offsets,
-    }
+        raise refused(where, "is empty.")
+    if isinstance(value, str):
+        return value
+    for at, token in enumerate(value):
+        # bool is a subclass of int; engines count ids in 32 bits.
+        if type(token) is not int or not 0 <= token < 2**31:
+            raise refused(f"{where}[{at}]", "is not a token id.")
+    return tuple(value)
 
 
 @hookimpl

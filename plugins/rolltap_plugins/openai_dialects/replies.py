@@ -1,8 +1,9 @@
 """The parts of replies that OpenAI's dialects share: finish reasons, usage, logprobs and errors."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from rolltap import ErrorInfo, ErrorReply, FinishReason, TokenLogprob, Usage
+from rolltap import ErrorInfo, ErrorReply, FinishReason, PromptToken, TokenLogprob, Usage
 from rolltap_plugins.wire import data_frame, retry_headers
 
 DONE = b"data: [DONE]\n\n"
@@ -34,6 +35,21 @@ def logprobs_body(tokens: list[TokenLogprob]) -> list[dict[str, Any]]:
     """Chat's list of tokens with their logprobs and alternatives."""
     return [
         {**_token_body(token), "top_logprobs": [_token_body(other) for other in token.top]}
+        for token in tokens
+    ]
+
+
+def prompt_logprobs_body(tokens: Sequence[PromptToken] | None) -> list[dict[str, Any] | None] | None:
+    """A prompt's logprobs as vLLM writes them: for each token the candidates by their ids, the likeliest first."""
+    if tokens is None:
+        return None
+    return [
+        None
+        if not token.top
+        else {
+            str(other.id): {"logprob": other.logprob, "rank": rank, "decoded_token": other.token}
+            for rank, other in enumerate(token.top, 1)
+        }
         for token in tokens
     ]
 

@@ -1,4 +1,4 @@
-"""Tools and tool choices of Chat Completions, the deprecated functions among them."""
+"""Tools and tool choices of Chat Completions, freeform tools and the deprecated functions among them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from rolltap import ToolChoice
+from rolltap_plugins.openai_dialects.custom import as_function
 from rolltap_plugins.wire import refused
 
 MODES = ("none", "auto", "required")
@@ -20,21 +21,43 @@ class Function(Struct, kw_only=True):
     strict: bool | None = None
 
 
+class Custom(Struct, kw_only=True):
+    """What a freeform tool says of itself."""
+
+    name: str
+    description: str | None = None
+    format: dict[str, Any] | None = None
+
+
 class Tool(Struct, kw_only=True):
     """One entry of `tools`."""
 
     type: str = "function"
     function: Function | None = None
+    custom: Custom | None = None
 
 
-def function_tools(typed: Sequence[Tool] | None, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The client's `tools`, each of which must be a function."""
-    for at, tool in enumerate(typed or ()):
+def function_tools(
+    typed: Sequence[Tool] | None, tools: Sequence[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], frozenset[str]]:
+    """The client's `tools` as functions, and the names of those that are freeform: each must be one of the two."""
+    converted: list[dict[str, Any]] = []
+    freeform: set[str] = set()
+    for at, (tool, own) in enumerate(zip(typed or (), tools, strict=True)):
+        if tool.type == "custom":
+            if tool.custom is None or not tool.custom.name:
+                raise refused(f"tools[{at}].custom", "is missing or has no name.")
+            freeform.add(tool.custom.name)
+            converted.append(as_function(tool.custom.name, tool.custom.description, tool.custom.format))
+            continue
         if tool.type != "function":
-            raise refused(f"tools[{at}].type", f"is {tool.type!r}; only function tools can be called here.")
+            raise refused(
+                f"tools[{at}].type", f"is {tool.type!r}; only function and custom tools can be called here."
+            )
         if tool.function is None or not tool.function.name:
             raise refused(f"tools[{at}].function", "is missing or has no name.")
-    return list(tools)
+        converted.append(own)
+    return converted, frozenset(freeform)
 
 
 def tool_choice(value: str | Mapping[str, Any] | None, names: Sequence[str]) -> tuple[ToolChoice, set[str]]:
@@ -71,8 +94,9 @@ def _mode(value: str) -> ToolChoice:
 
 def _named(value: Any) -> str:
     """The name in `{"type": "function", "function": {"name": …}}`, or in its flat and deprecated forms."""
-    if isinstance(value, Mapping) and value.get("type", "function") == "function":
-        function = value.get("function", value)
+    kind = value.get("type", "function") if isinstance(value, Mapping) else None
+    if isinstance(value, Mapping) and kind in ("function", "custom"):
+        function = value.get(kind, value)
         name = function.get("name") if isinstance(function, Mapping) else None
         if isinstance(name, str) and name:
             return name

@@ -1,8 +1,6 @@
 """DeepSeek's formats: a group of calls, each a name and JSON between special tokens."""
 
-from collections.abc import Callable
-
-from rolltap import ToolCall, ToolParser, hookimpl
+from rolltap import ToolCall, ToolParser
 from rolltap.parsing import JsonToolParser, arguments_from_json, mark_pattern
 
 _SEPARATOR = "<｜tool▁sep｜>"  # noqa: RUF001  # the tokens are spelt so
@@ -45,19 +43,7 @@ class DeepSeekV3ToolParser(DeepSeekV31ToolParser):
         return self.head.partition(_SEPARATOR)[2].partition("```")[0].strip()
 
 
-PARSERS: dict[str, type[ToolParser]] = {
+tool_parser: dict[str, type[ToolParser]] = {
     "deepseek_v31": DeepSeekV31ToolParser,
     "deepseek_v3": DeepSeekV3ToolParser,
 }
-
-
-@hookimpl
-def tool_parser(name: str) -> Callable[[], ToolParser] | None:
-    """Answer for the names in `PARSERS`."""
-    return PARSERS.get(name)
-
-
-@hookimpl
-def offers() -> dict[str, list[str]]:
-    """The names it answers for."""
-    return {"tool_parser": list(PARSERS)}

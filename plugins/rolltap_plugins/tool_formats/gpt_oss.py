@@ -9,10 +9,10 @@ with its header.
 """
 
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from rolltap import Reasoning, ReasoningParser, ToolCall, ToolParser, hookimpl
+from rolltap import Reasoning, ReasoningParser, ToolCall, ToolParser
 from rolltap.parsing import Marks, arguments_from_json
 
 _HEADER_MARKS = Marks("<|message|>", "<|end|>", "<|call|>", "<|return|>")
@@ -191,19 +191,5 @@ TOOL_NAMES = ("gpt_oss", "openai")
 REASONING_NAMES = ("gpt_oss", "openai_gptoss")
 
 
-@hookimpl
-def tool_parser(name: str) -> Callable[[], ToolParser] | None:
-    """Answer for the names in `TOOL_NAMES`."""
-    return HarmonyToolParser if name in TOOL_NAMES else None
-
-
-@hookimpl
-def reasoning_parser(name: str) -> Callable[[], ReasoningParser] | None:
-    """Answer for the names in `REASONING_NAMES`."""
-    return HarmonyReasoningParser if name in REASONING_NAMES else None
-
-
-@hookimpl
-def offers() -> dict[str, list[str]]:
-    """The names it answers for."""
-    return {"tool_parser": list(TOOL_NAMES), "reasoning_parser": list(REASONING_NAMES)}
+tool_parser = dict.fromkeys(TOOL_NAMES, HarmonyToolParser)
+reasoning_parser = dict.fromkeys(REASONING_NAMES, HarmonyReasoningParser)

@@ -1,9 +1,8 @@
 """Kimi K2's format: a section of calls, each an id such as `functions.name:0` and JSON between special tokens."""
 
 import re
-from collections.abc import Callable
 
-from rolltap import ToolCall, ToolParser, hookimpl
+from rolltap import ToolCall
 from rolltap.parsing import JsonToolParser, arguments_from_json, mark_pattern
 
 _SEPARATOR = "<|tool_call_argument_begin|>"
@@ -39,13 +38,4 @@ class KimiK2ToolParser(JsonToolParser):
         return ToolCall(found["name"], id=identity.strip() if ":" in identity else "")
 
 
-@hookimpl
-def tool_parser(name: str) -> Callable[[], ToolParser] | None:
-    """Answer for "kimi_k2"."""
-    return KimiK2ToolParser if name == "kimi_k2" else None
-
-
-@hookimpl
-def offers() -> dict[str, list[str]]:
-    """The names it answers for."""
-    return {"tool_parser": ["kimi_k2"]}
+tool_parser = {"kimi_k2": KimiK2ToolParser}

@@ -1,8 +1,6 @@
 """Mistral's formats: `[TOOL_CALLS][{"name": …, "arguments": {…}}, …]`, and since v11 `[TOOL_CALLS]name[ARGS]{…}`."""
 
-from collections.abc import Callable
-
-from rolltap import ToolCall, ToolParser, hookimpl
+from rolltap import ToolCall
 from rolltap.parsing import JsonToolParser, arguments_from_json, calls_from_json, mark_pattern
 
 _WORD = r"[^\s\[\]{}]{1,128}+"
@@ -36,13 +34,4 @@ class MistralToolParser(JsonToolParser):
         return self.head.partition("[")[0].strip()
 
 
-@hookimpl
-def tool_parser(name: str) -> Callable[[], ToolParser] | None:
-    """Answer for "mistral"."""
-    return MistralToolParser if name == "mistral" else None
-
-
-@hookimpl
-def offers() -> dict[str, list[str]]:
-    """The names it answers for."""
-    return {"tool_parser": ["mistral"]}
+tool_parser = {"mistral": MistralToolParser}

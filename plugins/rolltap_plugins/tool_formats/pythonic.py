@@ -4,11 +4,11 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from rolltap import ToolCall, ToolParser, hookimpl
+from rolltap import ToolCall, ToolParser
 from rolltap.parsing import as_json
 
 _BEGINS = re.compile(r"\s*+\[\s*+[A-Za-z_][\w.]*+\s*+\(")
@@ -141,13 +141,4 @@ def _is_unicode(text: str) -> bool:
 NAMES = ("pythonic", "llama3_pythonic", "llama4_pythonic")
 
 
-@hookimpl
-def tool_parser(name: str) -> Callable[[], ToolParser] | None:
-    """Answer for the names in `NAMES`."""
-    return PythonicToolParser if name in NAMES else None
-
-
-@hookimpl
-def offers() -> dict[str, list[str]]:
-    """The names it answers for."""
-    return {"tool_parser": list(NAMES)}
+tool_parser = dict.fromkeys(NAMES, PythonicToolParser)

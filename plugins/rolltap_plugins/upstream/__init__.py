@@ -1,3 +1,3 @@
-"""What backends share that ask somebody else's server: options, event streams, errors, and Chat Completions as its
-clients speak it (the dialect "openai.chat" is the server's side of the same format).
+"""What backends share that ask somebody else's server: options, the HTTP client, event streams, errors, engines that
+rolltap starts itself, and Chat Completions as its clients speak it (the dialect "openai.chat" is the server's side).
 """

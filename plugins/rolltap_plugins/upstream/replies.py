@@ -1,7 +1,7 @@
 """Replies of Chat Completions as deltas: whole ones and chunks, as servers of many makes write them."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -16,7 +16,7 @@ from rolltap import (
     UpstreamError,
     Usage,
 )
-from rolltap_plugins.upstream.errors import told_error
+from rolltap_plugins.upstream.errors import told_error, unreadable
 
 log = logging.getLogger(__name__)
 
@@ -45,16 +45,27 @@ _READ_OF_REPLY = frozenset({"id", "object", "created", "model", "choices", "usag
 _READ_OF_MESSAGE = frozenset(
     {"role", "content", "reasoning", "reasoning_content", "refusal", "tool_calls", "function_call"}
 )
+_READ_OF_CALL = frozenset({"id", "index", "type", "function"})
 """The fields that are read here, or belong to the upstream's connection alone; all others go on to the client."""
 
 
 class ReplyReader:
     """Reads one reply: `whole` for a plain one, `chunk` for each chunk of a streamed one and `end` after the last.
 
-    All raise `UpstreamError` for what can't be read, and for an error that the reply itself tells of.
+    All raise `UpstreamError` for what can't be read, and for an error that the reply itself tells of; `told` may
+    change the latter.
     """
 
-    def __init__(self, request: ChatRequest) -> None:
+    def __init__(
+        self,
+        request: ChatRequest,
+        on_number_ids: Callable[[], None] | None = None,
+        *,
+        told: Callable[[UpstreamError], UpstreamError] = lambda error: error,
+    ) -> None:
+        """`on_number_ids` is told once where the upstream's own ids of calls are integers."""
+        self._told = told
+        self._on_number_ids = on_number_ids
         self._wants_logprobs = request.sampling.top_logprobs is not None
         self._begun = False
         self._unfinished: set[int] = set()
@@ -77,7 +88,7 @@ class ReplyReader:
         try:
             return self._chunk(chunk)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UpstreamError(f"the upstream's answer can't be read: {error}") from error
+            raise unreadable("", error) from error
 
     def end(self) -> list[ChatDelta]:
         """The ends of the choices that a reply, though it is whole, left without a finish reason."""
@@ -88,7 +99,7 @@ class ReplyReader:
 
     def _chunk(self, chunk: Mapping[str, Any]) -> list[ChatDelta]:
         if error := chunk.get("error"):
-            raise told_error(error)
+            raise self._told(told_error(error))
         deltas = []
         for choice in chunk.get("choices") or ():
             delta = self._choice(choice)
@@ -107,7 +118,7 @@ class ReplyReader:
 
     def _choice(self, choice: Mapping[str, Any]) -> ChatDelta | None:
         """What a choice says in this chunk; None where that is nothing."""
-        index = choice.get("index") or 0
+        index = _whole_number(choice.get("index") or 0)
         delta = ChatDelta(index=index)
         step = choice.get("delta")
         if step is None:
@@ -128,6 +139,7 @@ class ReplyReader:
         self._said(delta, step)
         if calls := step.get("tool_calls"):
             known = self._calls.setdefault(delta.index, _CallIndex())
+            self._note_ids(calls)
             delta.tool_calls = [_fragment(call, known.of(call)) for call in calls]
         elif call := step.get("function_call"):
             self._calls.setdefault(delta.index, _CallIndex())
@@ -136,11 +148,17 @@ class ReplyReader:
     def _whole_message(self, delta: ChatDelta, message: Mapping[str, Any]) -> None:
         self._said(delta, message)
         if calls := message.get("tool_calls"):
+            self._note_ids(calls)
             delta.tool_calls = [_call(call) for call in calls]
         elif call := message.get("function_call"):
             delta.tool_calls = [_call({"function": call})]
         if delta.tool_calls:
             self._calls[delta.index] = _CallIndex()
+
+    def _note_ids(self, calls: Sequence[Mapping[str, Any]]) -> None:
+        if self._on_number_ids is not None and any(isinstance(call.get("id"), int) for call in calls):
+            self._on_number_ids()
+            self._on_number_ids = None
 
     def _said(self, delta: ChatDelta, step: Mapping[str, Any]) -> None:
         """The text and the thinking. Some servers send the thinking under both of its names: one counts."""
@@ -155,7 +173,7 @@ class ReplyReader:
             if thought := step.get("reasoning_content") or step.get("reasoning"):
                 delta.reasoning += _thought(thought)
             if refusal := step.get("refusal"):
-                delta.text += refusal
+                delta.text += _text(refusal)
                 self._refused.add(delta.index)
 
     def _finish(self, delta: ChatDelta, choice: Mapping[str, Any]) -> None:
@@ -190,27 +208,59 @@ class _CallIndex:
             named = bool((fragment.get("function") or _NOTHING).get("name"))
             another = named if call_id is None else call_id != self._id
             index = self._last + 1 if another or self._last < 0 else self._last
-        self._last, self._id = index, call_id or self._id
-        return int(index)
+        self._last, self._id = _whole_number(index), call_id or self._id
+        return self._last
 
 
 def _fragment(call: Mapping[str, Any], index: int) -> ToolCallDelta:
     function = call.get("function") or _NOTHING
     return ToolCallDelta(
         index=index,
-        id=call.get("id") or None,
-        name=function.get("name") or None,
+        id=_id(call),
+        name=_text(function.get("name")) or None,
         arguments=_arguments(function.get("arguments")),
+        extra=_others(call, _READ_OF_CALL),
     )
 
 
 def _call(call: Mapping[str, Any]) -> ToolCall:
     function = call.get("function") or _NOTHING
     return ToolCall(
-        name=function.get("name") or "",
+        name=_text(function.get("name")),
         arguments=_arguments(function.get("arguments")),
-        id=call.get("id") or "",
+        id=_id(call) or "",
+        extra=_others(call, _READ_OF_CALL) or {},
     )
+
+
+def _id(call: Mapping[str, Any]) -> str | None:
+    """A call's id as text; some servers number them."""
+    value = call.get("id")
+    return str(value) if isinstance(value, int) else _text(value) or None
+
+
+def _text(value: Any) -> str:
+    """A text that may be null or missing. Raises `TypeError` for anything else."""
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"a text was expected, and {value!r:.50} came")
+    return value or ""
+
+
+def _whole_number(value: Any) -> int:
+    """A count or an index. Raises `TypeError` for anything else."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+        raise TypeError(f"a count was expected, and {value!r:.50} came")
+    return value
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"a number was expected, and {value!r:.50} came")
+    return float(value)
+
+
+def _count(value: Any) -> int | None:
+    return None if value is None else _whole_number(value)
 
 
 def _arguments(value: Any) -> str:
@@ -222,7 +272,7 @@ def _arguments(value: Any) -> str:
 
 def _parts(content: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Text and thinking of content in parts, as Mistral's reasoning models send it."""
-    text = "".join(part["text"] for part in content if part.get("type") == "text")
+    text = "".join(_text(part["text"]) for part in content if part.get("type") == "text")
     thoughts = [part["thinking"] for part in content if part.get("type") == "thinking"]
     return text, "".join(thought if isinstance(thought, str) else _parts(thought)[0] for thought in thoughts)
 
@@ -230,11 +280,11 @@ def _parts(content: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 def _thought(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return str(value.get("content") or "")
+    return _text(value.get("content"))
 
 
 def _finish_reason(word: str) -> FinishReason:
-    reason = _FINISH_REASONS.get(word)
+    reason = _FINISH_REASONS.get(_text(word))
     if reason is None:
         if word == "error":
             raise UpstreamError("the upstream ended a choice with an error that it does not name", status=500)
@@ -248,17 +298,20 @@ def _usage(usage: Mapping[str, Any]) -> Usage:
     completion = usage.get("completion_tokens_details") or _NOTHING
     cached = prompt.get("cached_tokens")
     return Usage(
-        prompt_tokens=usage.get("prompt_tokens") or 0,
-        completion_tokens=usage.get("completion_tokens") or 0,
-        cached_tokens=usage.get("prompt_cache_hit_tokens") if cached is None else cached,  # DeepSeek's name
-        reasoning_tokens=completion.get("reasoning_tokens"),
+        prompt_tokens=_whole_number(usage.get("prompt_tokens") or 0),
+        completion_tokens=_whole_number(usage.get("completion_tokens") or 0),
+        cached_tokens=_count(
+            usage.get("prompt_cache_hit_tokens") if cached is None else cached
+        ),  # DeepSeek's name
+        reasoning_tokens=_count(completion.get("reasoning_tokens")),
     )
 
 
 def _logprob(token: Mapping[str, Any]) -> TokenLogprob:
+    spelled = token.get("bytes")
     return TokenLogprob(
-        token=token["token"],
-        logprob=token["logprob"],
-        bytes=token.get("bytes"),
+        token=_text(token["token"]),
+        logprob=_number(token["logprob"]),
+        bytes=None if spelled is None else [_whole_number(byte) for byte in spelled],
         top=[_logprob(other) for other in token.get("top_logprobs") or ()],
     )

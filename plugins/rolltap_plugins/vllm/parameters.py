@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import orjson
 
-from rolltap import SAMPLING_PARAMETERS, BadRequest, Sampling
+from rolltap import SAMPLING_PARAMETERS, BadRequest, Sampling, TokenRequest
+from rolltap_plugins.upstream.backend import engine_request_id, joined_salt
 
 Endpoint = Literal["generate", "completions"]
 
@@ -63,26 +64,33 @@ _PLAIN = tuple(name for name in Sampling.__struct_fields__ if name not in _SPECI
 
 
 def request_body(
-    endpoint: Endpoint, model: str, prompt_ids: list[int], sampling: Sampling, max_model_len: int | None
+    endpoint: Endpoint, model: str, request: TokenRequest, max_model_len: int | None
 ) -> dict[str, Any]:
-    """The JSON body that asks `endpoint` for a stream of ids and logprobs.
+    """The JSON body that asks `endpoint` for ids and logprobs, as a stream where somebody reads one.
 
     Raises `BadRequest` for a parameter that the endpoint cannot honour.
     """
+    sampling, prompt_ids = request.sampling, list(request.prompt_ids)
     other = _GENERATE_ONLY if endpoint == "completions" else COMPLETIONS_ONLY
     for name in sampling.extra:
         if name in other or name not in PARAMETERS:
             raise BadRequest(f"The vLLM server's {endpoint} endpoint has no parameter {name!r}", param=name)
-    body = {
-        "model": model,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_token_ids": True,
-    }
+    body: dict[str, Any] = {"model": model, "stream": request.stream, "return_token_ids": True}
+    if request.stream:
+        body["stream_options"] = {"include_usage": True}
     max_tokens = _max_tokens(endpoint, len(prompt_ids), sampling.max_tokens, max_model_len)
-    if endpoint == "generate":
-        return body | _generate(prompt_ids, sampling, max_tokens)
-    return body | _completions(prompt_ids, sampling, max_tokens)
+    form = _generate if endpoint == "generate" else _completions
+    return body | form(prompt_ids, sampling, max_tokens) | _scheduling(request)
+
+
+def _scheduling(request: TokenRequest) -> dict[str, Any]:
+    """What says nothing about the tokens. A priority is refused by servers that do not schedule by it."""
+    body: dict[str, Any] = {"request_id": engine_request_id(request)}
+    if request.priority:
+        body["priority"] = request.priority
+    if salt := joined_salt(request, request.sampling.extra):
+        body["cache_salt"] = salt
+    return body
 
 
 def applied(endpoint: Endpoint, body: dict[str, Any]) -> dict[str, Any]:

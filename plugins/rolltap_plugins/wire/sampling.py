@@ -57,10 +57,12 @@ class SamplingFields(Struct, kw_only=True):
     response_format: dict[str, Any] | None = None
 
 
-class StreamOptions(Struct):
+class StreamOptions(Struct, forbid_unknown_fields=True):
     """How a reply is streamed. `include_obfuscation` asks for padding against eavesdroppers, which TLS is for."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """Whether each chunk says how many tokens there have been so far, as vLLM's do; with `include_usage`."""
     include_obfuscation: bool | None = None
 
 

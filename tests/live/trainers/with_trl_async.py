@@ -1,14 +1,16 @@
 """TRL's asynchronous collector on rolltap's worker: `python with_trl_async.py URL TOKENIZER OUT`.
 
-Writes the samples that `RolloutQueueDataset` hands to the trainer.
+Writes the samples that `RolloutQueueDataset` hands to the trainer, and what a worker says whose agent fails.
 """
 
 import json
 import sys
+import time
 from collections import defaultdict
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 from playing import QUESTION, agent
 from trl.experimental.async_grpo.async_grpo_trainer import RolloutQueueDataset
 
@@ -29,12 +31,24 @@ dataset = RolloutQueueDataset(
 )
 samples = list(islice(dataset, 4))
 worker.stop()
+
+
+def unwell(session, task):
+    """An agent that fails."""
+    raise ValueError("I can't.")
+
+
+broken = RolloutWorker(url, unwell, ["Hi."], num_generations=1, groups=1)
+broken.start()
+told = ""
+while not told:
+    time.sleep(0.05)
+    try:
+        broken.check_health(20.0)
+    except RuntimeError as error:
+        told = str(error)
+broken.stop()
+
 kept = ("input_ids", "completion_mask", "old_log_probs", "advantage", "group_id")
-Path(out).write_text(
-    json.dumps(
-        [
-            {name: getattr(each[name], "tolist", lambda each=each, name=name: each[name])() for name in kept}
-            for each in samples
-        ]
-    )
-)
+rows = [{name: np.asarray(each[name]).tolist() for name in kept} for each in samples]
+Path(out).write_text(json.dumps({"samples": rows, "told": told}))

@@ -1,9 +1,12 @@
 """Replies of the Responses API: the response object and its output items."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rolltap import ChatRequest, Choice, Completion, FinishReason, ToolCall, Usage
+from rolltap_plugins.openai_dialects.custom import as_input
 from rolltap_plugins.openai_dialects.replies import logprobs_body
+from rolltap_plugins.openai_dialects.responses.sealed import sealed
 from rolltap_plugins.openai_dialects.responses.tools import echoed_choice, echoed_tools, state_of
 
 _INCOMPLETE: dict[FinishReason, str | None] = {
@@ -30,22 +33,34 @@ def envelope(request: ChatRequest, completion: Completion) -> dict[str, Any]:
         "status": "in_progress",
         "error": None,
         "incomplete_details": None,
+        "background": False,
+        "completed_at": None,
         "instructions": None,
         "max_output_tokens": sampling.max_tokens,
+        "max_tool_calls": None,
         "metadata": request.client_fields.get("metadata") or {},
         "model": completion.model,
         "output": [],
         "parallel_tool_calls": True if parallel is None else parallel,
         "previous_response_id": request.previous_id,
-        "reasoning": state.reasoning,
+        "prompt_cache_key": None,
+        "prompt_cache_retention": None,
+        "reasoning": {"effort": None, "summary": None},
+        "safety_identifier": None,
+        "service_tier": "default",
         "store": request.keep,
         "temperature": sampling.temperature,
-        "text": state.text or {"format": {"type": "text"}},
+        "text": {"format": {"type": "text"}},
         "tool_choice": echoed_choice(request),
         "tools": echoed_tools(request),
+        "top_logprobs": 0,
         "top_p": sampling.top_p,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
         "truncation": "disabled",
         "usage": None,
+        "user": None,
+        **state.asked,
     }
 
 
@@ -56,9 +71,10 @@ def finished(begun: dict[str, Any], completion: Completion, items: list[dict[str
     return begun | {
         "model": completion.model,
         "status": "completed" if complete else "incomplete",
+        "completed_at": (completion.ended or completion.created) if complete else None,
         "incomplete_details": None if complete else {"reason": _INCOMPLETE[reason]},
         "output": items,
-        "usage": _usage(completion.usage),
+        "usage": usage(completion.usage),
     }
 
 
@@ -77,20 +93,27 @@ def output(request: ChatRequest, completion: Completion) -> list[dict[str, Any]]
     choice = completion.choices[0] if completion.choices else Choice()
     status = item_status(completion)
     items: list[dict[str, Any]] = []
-    if choice.reasoning:
-        items.append(reasoning_item(item_id(completion, "rs", len(items)), status, choice.reasoning))
-    if choice.text or not (items or choice.tool_calls):
+    kept = carried(choice.extra)
+    if choice.reasoning or kept:
+        name = item_id(completion.id, "rs", 0)
+        items.append(reasoning_item(name, status, choice.reasoning or None, kept))
+    if choice.text or not (choice.reasoning or choice.tool_calls):
         logprobs = logprobs_body(choice.logprobs or [])
         part = text_part(choice.text, logprobs)
-        items.append(message_item(item_id(completion, "msg", len(items)), status, [part]))
-    for call in choice.tool_calls:
-        items.append(call_item(item_id(completion, "fc", len(items)), status, call, request))
+        items.append(message_item(item_id(completion.id, "msg", 0), status, [part]))
+    for number, call in enumerate(choice.tool_calls):
+        items.append(call_item(item_id(completion.id, "fc", number), status, call, request))
     return items
 
 
-def item_id(completion: Completion, kind: str, index: int) -> str:
-    """An item's id: the same however often the reply is encoded."""
-    return f"{kind}_{completion.id.partition('_')[2]}_{index}"
+def carried(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What an upstream said beside a message that it may want back; empty fields say nothing."""
+    return {name: value for name, value in extra.items() if value}
+
+
+def item_id(reply_id: str, kind: str, number: int) -> str:
+    """An item's id: the number counts the reply's items of its kind, so that it is the same however often it is given."""
+    return f"{kind}_{reply_id.partition('_')[2]}_{number}"
 
 
 def text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -108,33 +131,39 @@ def message_item(name: str, status: str, content: list[dict[str, Any]]) -> dict[
     return {"id": name, "type": "message", "status": status, "role": "assistant", "content": content}
 
 
-def reasoning_item(name: str, status: str, text: str | None) -> dict[str, Any]:
-    """What was thought; None while nothing has been."""
+def reasoning_item(
+    name: str, status: str, text: str | None, kept: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What was thought, None while nothing has been; and what the client is to carry unread to the next request."""
     content = [] if text is None else [reasoning_part(text)]
-    return {"id": name, "type": "reasoning", "status": status, "summary": [], "content": content}
+    item = {"id": name, "type": "reasoning", "status": status, "summary": [], "content": content}
+    return {**item, "encrypted_content": sealed(kept)} if kept else item
 
 
 def call_item(name: str, status: str, call: ToolCall, request: ChatRequest) -> dict[str, Any]:
-    """A call, in the namespace that its function came in."""
+    """A call, in the namespace that its tool came in; of a freeform tool with its input as text."""
+    state = state_of(request)
+    custom = call.name in state.freeform
     item = {
+        **call.extra,
         "id": name,
-        "type": "function_call",
+        "type": "custom_tool_call" if custom else "function_call",
         "status": status,
         "call_id": call.id,
         "name": call.name,
-        "arguments": call.arguments,
+        **({"input": as_input(call.arguments)} if custom else {"arguments": call.arguments}),
     }
-    if namespace := state_of(request).namespaces.get(call.name):
+    if namespace := state.namespaces.get(call.name):
         item["namespace"] = namespace
     return item
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def usage(counted: Usage) -> dict[str, Any]:
     """The counts; the SDK's type requires the details, so what is not known is 0."""
     return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens or 0, "cache_write_tokens": 0},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "input_tokens": counted.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": counted.cached_tokens or 0, "cache_write_tokens": 0},
+        "output_tokens": counted.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": counted.reasoning_tokens or 0},
+        "total_tokens": counted.prompt_tokens + counted.completion_tokens,
     }

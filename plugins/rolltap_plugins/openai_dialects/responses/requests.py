@@ -1,16 +1,17 @@
 """The request of the Responses API."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from rolltap import ChatRequest, Message
 from rolltap_plugins.openai_dialects.responses.items import Item, history
-from rolltap_plugins.openai_dialects.responses.tools import ResponsesState, Tool, function_tools
+from rolltap_plugins.openai_dialects.responses.tools import ResponsesState, Tool, working_tools
 from rolltap_plugins.openai_dialects.tools import tool_choice
 from rolltap_plugins.wire import read_body, refused, unnamed
+from rolltap_plugins.wire.sampling import CLIENT_FIELDS as COMMON_CLIENT_FIELDS
 from rolltap_plugins.wire.sampling import (
-    CLIENT_FIELDS,
+    UPSTREAM_FIELDS,
     AtLeastOne,
     NotNegative,
     SamplingFields,
@@ -18,9 +19,8 @@ from rolltap_plugins.wire.sampling import (
     sampling,
     told,
 )
-from rolltap_plugins.wire.sampling import UPSTREAM_FIELDS as COMMON_UPSTREAM_FIELDS
 
-UPSTREAM_FIELDS = COMMON_UPSTREAM_FIELDS | {
+CLIENT_FIELDS = COMMON_CLIENT_FIELDS | {
     "access_programs",
     "background_options",
     "client_metadata",
@@ -29,6 +29,22 @@ UPSTREAM_FIELDS = COMMON_UPSTREAM_FIELDS | {
     "max_tool_calls",
 }
 """Fields that change no token here; `max_tool_calls` limits tools that the provider runs itself."""
+
+_ECHOED = (
+    "frequency_penalty",
+    "instructions",
+    "max_tool_calls",
+    "presence_penalty",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "text",
+    "top_logprobs",
+    "user",
+)
+"""What a reply says again as the client has sent it."""
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -44,17 +60,23 @@ class TextFormat(Struct, kw_only=True):
 
 
 class Text(Struct, kw_only=True):
-    """How to write; `verbosity` is a hint that open models don't know."""
+    """How to write; `verbosity` is a hint that only OpenAI's own models know."""
 
     format: TextFormat | None = None
     verbosity: str | None = None
 
 
-class Reasoning(Struct, kw_only=True):
+Summaries = Literal["auto", "concise", "detailed"]
+
+
+class Reasoning(Struct, kw_only=True, forbid_unknown_fields=True):
     """How to think; thinking is never summarized here, but sent as it is."""
 
-    effort: str | None = None
-    summary: str | None = None
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Summaries | None = None
+    generate_summary: Summaries | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+    mode: str | None = None
 
 
 class ResponsesBody(SamplingFields, kw_only=True):
@@ -87,13 +109,14 @@ def decode(body: dict[str, Any]) -> ChatRequest:
     wire = read_body(body, ResponsesBody)
     _refuse_what_needs_a_provider(wire)
     instructions = [Message(role="system", content=wire.instructions)] if wire.instructions else []
-    tools, namespaces = function_tools(wire.tools or ())
-    choice, allowed = tool_choice(wire.tool_choice, [tool["function"]["name"] for tool in tools])
+    tools = working_tools(wire.tools or (), needed=wire.tool_choice != "none")
+    names = [tool["function"]["name"] for tool in tools.functions]
+    choice, allowed = tool_choice(wire.tool_choice, names)
     wire.response_format = _response_format(wire) or wire.response_format
     return ChatRequest(
         model=wire.model or "",
-        messages=(*instructions, *history(wire.input)),
-        tools=tuple(tool for tool in tools if tool["function"]["name"] in allowed),
+        messages=(*instructions, *history(wire.input, body["input"])),
+        tools=tuple(tool for tool in tools.functions if tool["function"]["name"] in allowed),
         tool_choice=choice,
         parallel_tool_calls=wire.parallel_tool_calls,
         sampling=sampling(
@@ -109,9 +132,16 @@ def decode(body: dict[str, Any]) -> ChatRequest:
         keep=wire.store is not False,
         num_instructions=len(instructions),
         client_fields=told(body, CLIENT_FIELDS),
-        upstream=told(body, UPSTREAM_FIELDS),
-        state=ResponsesState(namespaces=namespaces, reasoning=body.get("reasoning"), text=body.get("text")),
+        upstream=_upstream(wire, body),
+        state=ResponsesState(namespaces=tools.namespaces, freeform=tools.freeform, asked=told(body, _ECHOED)),
     )
+
+
+def _upstream(wire: ResponsesBody, body: dict[str, Any]) -> dict[str, Any]:
+    fields = told(body, UPSTREAM_FIELDS)
+    if wire.text and wire.text.verbosity is not None:
+        fields["verbosity"] = wire.text.verbosity
+    return fields
 
 
 def _refuse_what_needs_a_provider(wire: ResponsesBody) -> None:
@@ -124,6 +154,11 @@ def _refuse_what_needs_a_provider(wire: ResponsesBody) -> None:
         raise refused("conversation", "is not supported; send the whole input.")
     if wire.prompt is not None:
         raise refused("prompt", "is not supported; send the prompt's text in instructions or input.")
+    if wire.stream_options and wire.stream_options.continuous_usage_stats:
+        raise refused(
+            "stream_options.continuous_usage_stats",
+            "is not supported: the events of a response have no place for it.",
+        )
     if wire.truncation not in {None, "disabled"}:
         raise refused("truncation", "must be disabled: nothing is cut from what a model is given.")
 

@@ -1,14 +1,17 @@
 """Streamed replies of the Responses API: the whole lifecycle of a response and of each of its items."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from rolltap import ChatDelta, ChatRequest, Completion, ErrorInfo, StreamEncoder, ToolCall, ToolCallDelta
+from rolltap_plugins.openai_dialects.custom import InputReader
 from rolltap_plugins.openai_dialects.replies import logprobs_body
 from rolltap_plugins.openai_dialects.responses.replies import (
     call_item,
+    carried,
     envelope,
     finished,
     item_id,
@@ -18,6 +21,8 @@ from rolltap_plugins.openai_dialects.responses.replies import (
     reasoning_part,
     text_part,
 )
+from rolltap_plugins.openai_dialects.responses.sealed import sealed
+from rolltap_plugins.openai_dialects.responses.tools import state_of
 from rolltap_plugins.wire import event_frame, fragments
 
 
@@ -51,11 +56,13 @@ class _Written:
 class _Called:
     """A call, while its arguments come."""
 
-    def __init__(self, name: str, index: int, call: ToolCall) -> None:
+    def __init__(self, name: str, index: int, call: ToolCall, *, custom: bool) -> None:
         self.name = name
         self.index = index
         self._call = call
         self.arguments: list[str] = []
+        self.input = InputReader() if custom else None
+        """Reads what the client is sent of a freeform tool's call."""
 
     @property
     def call(self) -> ToolCall:
@@ -78,6 +85,9 @@ class ResponseStream(StreamEncoder):
         self._items: list[dict[str, Any]] = []
         self._open: _Written | None = None
         self._calls: dict[int, _Called] = {}
+        self._numbers: Counter[str] = Counter()
+        self._kept: dict[str, Any] = {}
+        """What the upstream said beside the message and no item has carried yet."""
         self._logprobs: list[dict[str, Any]] = []
 
     def start(self) -> bytes:
@@ -92,6 +102,10 @@ class ResponseStream(StreamEncoder):
             return b""
         if delta.logprobs:
             self._logprobs += logprobs_body(delta.logprobs)
+        for name, value in carried(delta.extra or {}).items():
+            so_far = self._kept.get(name)
+            both = isinstance(so_far, list) and isinstance(value, list)
+            self._kept[name] = [*(so_far or ()), *value] if both else value
         frames = b""
         if delta.reasoning:
             frames += self._write("reasoning", delta.reasoning)
@@ -108,6 +122,7 @@ class ResponseStream(StreamEncoder):
             frames += self._write("message", "")
         status = item_status(completion)
         frames += self._close(status)
+        frames += self._carry()
         for called in self._calls.values():
             frames += self._close_call(called, status)
         whole = finished(self._envelope, completion, self._items)
@@ -152,8 +167,8 @@ class ResponseStream(StreamEncoder):
 
     def _open_new(self, kind: str) -> bytes:
         index = len(self._items)
-        prefix = "msg" if kind == "message" else "rs"
-        written = self._open = _Written(kind, item_id(self._completion, prefix, index), index)
+        name = self._next_id("msg" if kind == "message" else "rs")
+        written = self._open = _Written(kind, name, index)
         frames = self._begin(written.item("in_progress", empty=True))
         return frames + self._event("response.content_part.added", **written.place, part=written.part())
 
@@ -171,33 +186,68 @@ class ResponseStream(StreamEncoder):
         else:
             frames = self._event("response.reasoning_text.done", **written.place, text=text)
         frames += self._event("response.content_part.done", **written.place, part=written.part())
-        return frames + self._end(written.index, written.item(status))
+        item = written.item(status)
+        if written.kind == "reasoning" and self._kept:
+            item["encrypted_content"] = sealed(self._kept)
+            self._kept = {}
+        return frames + self._end(written.index, item)
+
+    def _carry(self) -> bytes:
+        """An item for what the upstream said beside the message, where no thinking has carried it."""
+        if not self._kept:
+            return b""
+        kept, self._kept = self._kept, {}
+        index, name = len(self._items), self._next_id("rs")
+        begun = self._begin(reasoning_item(name, "in_progress", None))
+        return begun + self._end(index, reasoning_item(name, "completed", None, kept))
 
     def _call(self, fragment: ToolCallDelta) -> bytes:
         frames = b""
         called = self._calls.get(fragment.index)
         if called is None:
             frames += self._close("completed")
-            call = ToolCall(name=fragment.name or "", arguments="", id=fragment.id or "")
-            index = len(self._items)
+            call = ToolCall(
+                name=fragment.name or "",
+                arguments="",
+                id=fragment.id or "",
+                extra=fragment.extra or {},
+            )
+            custom = call.name in state_of(self._request).freeform
             called = self._calls[fragment.index] = _Called(
-                item_id(self._completion, "fc", index), index, call
+                self._next_id("fc"), len(self._items), call, custom=custom
             )
             frames += self._begin(call_item(called.name, "in_progress", called.call, self._request))
         if fragment.arguments:
             called.arguments.append(fragment.arguments)
-            frames += self._event(
-                "response.function_call_arguments.delta",
-                item_id=called.name,
-                output_index=called.index,
-                delta=fragment.arguments,
-            )
+            frames += self._call_delta(called, fragment.arguments)
         return frames
+
+    def _call_delta(self, called: _Called, arguments: str) -> bytes:
+        kind, text = "function_call_arguments", arguments
+        if called.input is not None:
+            kind, text = "custom_tool_call_input", called.input.feed(arguments)
+        return self._call_piece(called, kind, text) if text else b""
+
+    def _call_piece(self, called: _Called, kind: str, text: str) -> bytes:
+        return self._event(
+            f"response.{kind}.delta", item_id=called.name, output_index=called.index, delta=text
+        )
 
     def _close_call(self, called: _Called, status: str) -> bytes:
         if not any(called.arguments):
             called.arguments.append("{}")
         call = called.call
+        item = call_item(called.name, status, call, self._request)
+        if called.input is not None:
+            rest = called.input.finish()
+            frames = self._call_piece(called, "custom_tool_call_input", rest) if rest else b""
+            frames += self._event(
+                "response.custom_tool_call_input.done",
+                item_id=called.name,
+                output_index=called.index,
+                input=item["input"],
+            )
+            return frames + self._end(called.index, item)
         done = self._event(
             "response.function_call_arguments.done",
             item_id=called.name,
@@ -205,4 +255,9 @@ class ResponseStream(StreamEncoder):
             name=call.name,
             arguments=call.arguments,
         )
-        return done + self._end(called.index, call_item(called.name, status, call, self._request))
+        return done + self._end(called.index, item)
+
+    def _next_id(self, kind: str) -> str:
+        number = self._numbers[kind]
+        self._numbers[kind] += 1
+        return item_id(self._completion.id, kind, number)

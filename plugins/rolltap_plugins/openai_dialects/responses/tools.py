@@ -1,12 +1,13 @@
-"""Tools of the Responses API: functions, some of them in namespaces; the provider's own are left out."""
+"""Tools of the Responses API: functions and freeform ones, some in namespaces; the provider's own are left out."""
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
 from rolltap import ChatRequest
+from rolltap_plugins.openai_dialects.custom import as_function
 from rolltap_plugins.wire import refused
 
 log = logging.getLogger(__name__)
@@ -16,9 +17,11 @@ class ResponsesState(Struct, frozen=True, kw_only=True):
     """What the reply must know of the request's form."""
 
     namespaces: dict[str, str] = {}
-    """The namespace that a function came in, by its name."""
-    reasoning: dict[str, Any] | None = None
-    text: dict[str, Any] | None = None
+    """The namespace that a tool came in, by its name."""
+    freeform: dict[str, dict[str, Any]] = {}
+    """The freeform tools as the client sent them, by their names."""
+    asked: dict[str, Any] = {}
+    """What the reply says again of the request."""
 
 
 def state_of(request: ChatRequest) -> ResponsesState:
@@ -34,19 +37,32 @@ class Tool(Struct, kw_only=True):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    format: dict[str, Any] | None = None
     tools: "list[Tool] | None" = None
 
 
-def function_tools(tools: Sequence[Tool]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The functions in Chat Completions' shape, and the namespace of each that has one.
+class Tools(NamedTuple):
+    """A request's tools, sorted out."""
 
-    Models know no namespaces: a function whose name is taken already is left out, as other tools are, with a line
-    in the log.
+    functions: list[dict[str, Any]]
+    """In Chat Completions' shape, freeform ones as functions of one string."""
+    namespaces: dict[str, str]
+    """The namespace of each that has one, by its name."""
+    freeform: dict[str, dict[str, Any]]
+    """The freeform ones as the client wrote them, by their names."""
+
+
+def working_tools(tools: Sequence[Tool], *, needed: bool) -> Tools:
+    """The tools that work with any model. The others are left out, with a line in the log.
+
+    Models know no namespaces: a tool whose name is taken already is left out too. Raises `BadRequest` where tools are
+    `needed` and none is left: the model would make up what they were to find out.
     """
     converted: dict[str, dict[str, Any]] = {}
     namespaces: dict[str, str] = {}
+    freeform: dict[str, dict[str, Any]] = {}
     for where, namespace, tool in _flat(tools):
-        if tool.type != "function":
+        if tool.type not in {"function", "custom"}:
             log.info("%s is left out: the type %r is known to OpenAI's own models only", where, tool.type)
             continue
         if not tool.name:
@@ -54,10 +70,20 @@ def function_tools(tools: Sequence[Tool]) -> tuple[list[dict[str, Any]], dict[st
         if tool.name in converted:
             log.info("%s is left out: there is another function %r before it", where, tool.name)
             continue
-        converted[tool.name] = {"type": "function", "function": _function(tool)}
+        if tool.type == "custom":
+            converted[tool.name] = as_function(tool.name, tool.description, tool.format)
+            freeform[tool.name] = _custom(tool)
+        else:
+            converted[tool.name] = {"type": "function", "function": _function(tool)}
         if namespace:
             namespaces[tool.name] = namespace
-    return list(converted.values()), namespaces
+    if needed and tools and not converted:
+        names = ", ".join(dict.fromkeys(tool.name or tool.type for _, _, tool in _flat(tools)))
+        raise refused(
+            "tools",
+            f"has none that works here: {names or 'an empty namespace'} is its provider's own. Send functions.",
+        )
+    return Tools(list(converted.values()), namespaces, freeform)
 
 
 def _flat(tools: Sequence[Tool]) -> Iterator[tuple[str, str, Tool]]:
@@ -81,14 +107,25 @@ def _function(tool: Tool) -> dict[str, Any]:
     return function
 
 
+def _custom(tool: Tool) -> dict[str, Any]:
+    said = {"name": tool.name, "description": tool.description, "format": tool.format}
+    return {"type": "custom", **{name: value for name, value in said.items() if value is not None}}
+
+
 def echoed_tools(request: ChatRequest) -> list[dict[str, Any]]:
-    """The request's functions as a reply shows them: flat, with the keys that the SDK's type requires."""
+    """The request's tools as a reply shows them: flat, functions with the keys that the SDK's type requires."""
+    freeform = state_of(request).freeform
     return [
-        {"type": "function", "parameters": None, "strict": None, **tool["function"]} for tool in request.tools
+        freeform.get(tool["function"]["name"])
+        or {"type": "function", "parameters": None, "strict": None, **tool["function"]}
+        for tool in request.tools
     ]
 
 
 def echoed_choice(request: ChatRequest) -> str | dict[str, str]:
     """The request's tool choice as a reply shows it."""
     choice = request.tool_choice
-    return {"type": "function", "name": choice.name} if choice.mode == "named" else choice.mode
+    if choice.mode != "named":
+        return choice.mode
+    kind = "custom" if choice.name in state_of(request).freeform else "function"
+    return {"type": kind, "name": choice.name}

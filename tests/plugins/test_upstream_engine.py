@@ -15,8 +15,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from rolltap import ConfigError, RolltapError, Sampling, UpstreamError
-from rolltap_plugins.vllm import Options, VLLMBackend, engine
+from rolltap import ConfigError, RolltapError, Sampling, TokenRequest, UpstreamError
+from rolltap_plugins.upstream import engine
+from rolltap_plugins.vllm import Options, VLLMBackend
 
 FAKE = Path(__file__).parent.parent / "data" / "fake_engine.py"
 
@@ -112,7 +113,7 @@ async def test_an_engine_that_ignores_the_request_to_end_is_killed(launch, pids)
 
 
 async def test_its_lines_go_on_to_the_log(launch, caplog):
-    with caplog.at_level(logging.INFO, logger="rolltap_plugins.vllm.engine"):
+    with caplog.at_level(logging.INFO, logger="rolltap_plugins.upstream.engine"):
         await launch(launch_args=["--dtype", "float32"]).start()
     output = [
         (record.levelname, record.message) for record in caplog.records if record.name.endswith(".output")
@@ -177,7 +178,7 @@ async def test_requests_wait_only_so_long(launch):
     with pytest.raises(
         UpstreamError, match=r"engine of model 'named' is not running: .*\n(.*\n)*.*beware"
     ) as caught:
-        async for _ in backend.generate([1], Sampling()):
+        async for _ in backend.generate(TokenRequest(prompt_ids=[1], sampling=Sampling())):
             pass
     assert caught.value.status == 503
     assert int(caught.value.headers["retry-after"]) >= 1
@@ -236,7 +237,8 @@ async def test_no_engine_outlives_a_rolltap_that_was_killed(fake_vllm, pids, mod
     environment = {"PYTHONPATH": str(fake_vllm), "FAKE_ENGINE": mode, "FAKE_ENGINE_PIDS": str(pids)}
     source = textwrap.dedent(RUNS_AN_ENGINE).replace(
         "from rolltap_plugins.vllm import create_backend",
-        "from rolltap_plugins.vllm import create_backend, engine; engine._GRACE_S = 1.0",
+        "from rolltap_plugins.upstream import engine; engine._GRACE_S = 1.0\n"
+        "from rolltap_plugins.vllm import create_backend",
     )
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", source, json.dumps(environment), stdout=subprocess.PIPE

