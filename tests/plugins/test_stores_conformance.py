@@ -103,4 +103,4 @@ class TestTheHooksExample(StoreConformance):
         names = {}
         exec(re.sub(r"^        ", "", shown[1], flags=re.MULTILINE), names)
         assert issubclass(names["Lists"], rolltap.Store)
-        return lambda: names["create_store"]["lists"]()
+        return names["create_store"]["lists"]

@@ -5,6 +5,7 @@ import contextlib
 import errno
 import gc
 import importlib
+import ipaddress
 import logging
 import signal
 import socket
@@ -18,7 +19,8 @@ from rolltap.cli.options import naming
 from rolltap.config import Config
 from rolltap.errors import ConfigError
 from rolltap.server.app import create_app
-from rolltap.server.state import PIPELINE
+from rolltap.server.keys import Keys
+from rolltap.server.state import KEYS, PIPELINE
 
 SHUTDOWN_TIMEOUT_S = 3.0
 """How long connections may take to close, once calls have ended within `drain_s`."""
@@ -41,10 +43,24 @@ def run(config: Config, *, config_file: str | None = None) -> None:
         # Bound first: that a port is taken should be said at once, not after a model was loaded.
         sockets = [stack.enter_context(each) for each in bind(config.server.host, config.server.port)]
         with naming(config_file):
+            _check_guarded(config, sockets)
             new_loop = _loop_factory(config.server.loop)
             app = create_app(config)
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(_serve(app, config, sockets, config_file))
+
+
+def _check_guarded(config: Config, sockets: list[socket.socket]) -> None:
+    """Raise `ConfigError` where other machines could use the server without a key and the config doesn't allow it."""
+    server = config.server
+    if server.api_keys or server.api_keys_file or server.allow_public:
+        return
+    if all(ipaddress.ip_address(each.getsockname()[0]).is_loopback for each in sockets):
+        return
+    raise ConfigError(
+        f"server.host = {server.host!r} lets other machines use the server, and it has no keys; set server.api_keys "
+        "or server.api_keys_file, or server.allow_public = true where something else guards it"
+    )
 
 
 def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
@@ -124,7 +140,7 @@ async def _serve(
         shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         access_log=logging.getLogger("aiohttp.access") if config.server.access_log else None,
     )
-    with _signals(stopping):
+    with _signals(stopping, app[KEYS]):
         try:
             with naming(config_file):
                 begun = await _unless(stopping, runner.setup())
@@ -169,8 +185,11 @@ async def _unless(stopping: asyncio.Event, start: Coroutine[Any, Any, None]) -> 
 
 
 @contextlib.contextmanager
-def _signals(stopping: asyncio.Event) -> Iterator[None]:
-    """Set `stopping` on the first signal; leave a second one to the system, which ends the process."""
+def _signals(stopping: asyncio.Event, keys: Keys) -> Iterator[None]:
+    """Set `stopping` on the first signal; leave a second one to the system, which ends the process.
+
+    SIGHUP has the file of keys read again, where there is one.
+    """
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -181,10 +200,12 @@ def _signals(stopping: asyncio.Event) -> Iterator[None]:
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop)
+    if keys.file:
+        loop.add_signal_handler(signal.SIGHUP, keys.reload)
     try:
         yield
     finally:
-        for number in _SIGNALS:
+        for number in (*_SIGNALS, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
 

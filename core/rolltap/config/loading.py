@@ -98,7 +98,7 @@ def _copied(value: Any) -> Any:
 
 def _resolve_paths(raw: dict[str, Any], folder: FilePath) -> None:
     """Make the core's own paths absolute. A tokenizer is a path where it begins like one, else a hub id."""
-    for section, key in (("plugins", "dir"), ("store", "path")):
+    for section, key in (("plugins", "dir"), ("store", "path"), ("server", "api_keys_file")):
         table = raw.get(section)
         if isinstance(table, dict):
             _resolve(table, key, folder)

@@ -22,6 +22,10 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     )
     port: Port = 9100
     api_keys: list[Name] = field(default_factory=list)
+    api_keys_file: str = ""
+    """More keys: a file with one `name = "key"` a line, read again on SIGHUP."""
+    allow_public: bool = False
+    """Whether the server may listen on other addresses than loopback without keys."""
     access_log: bool = False
     """Whether each request is logged; costs up to half the throughput."""
     max_body_mb: Positive = 64

@@ -4,7 +4,6 @@ A session's id is a capability: whoever knows it may use that session. The confi
 no session: creating and listing sessions, and requests without one.
 """
 
-import hmac
 import re
 
 from aiohttp import web
@@ -13,7 +12,7 @@ from rolltap.bases.server import Handler
 from rolltap.call import Unrecorded
 from rolltap.errors import ErrorInfo, NotFound, RequestError
 from rolltap.server.hints import doubled
-from rolltap.server.state import CONFIG, GUARDED, SESSIONS
+from rolltap.server.state import GUARDED, KEYS, SESSIONS
 from rolltap.session import Session
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -35,9 +34,15 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     return await handler(request)
 
 
+def is_known(request: web.Request) -> bool:
+    """Whether the server has no keys, or the client sent one."""
+    keys = request.app[KEYS]
+    return not keys or keys.opened_by(credentials(request))
+
+
 def require_key(request: web.Request) -> None:
     """Let the request through if the server has no keys or the client sent one. Raises `RequestError` (401)."""
-    if not request.app[CONFIG].server.api_keys or has_key(request):
+    if is_known(request):
         return
     raise RequestError(
         ErrorInfo(
@@ -64,20 +69,8 @@ async def session_of(request: web.Request) -> Session | Unrecorded:
     named = request.match_info.get("sid") or request.headers.get("x-rolltap-session")
     if named:
         return await sessions.get(named)
-    if not has_key(request):
+    if not request.app[KEYS].opened_by(credentials(request)):
         for key in filter(_SESSION_ID.fullmatch, credentials(request)):
             return await sessions.get(key)
     require_key(request)
     return Unrecorded()
-
-
-def has_key(request: web.Request) -> bool:
-    """Whether the client sent one of the server's keys."""
-    sent = [_bytes(key) for key in credentials(request)]
-    keys = request.app[CONFIG].server.api_keys
-    return any(hmac.compare_digest(key.encode(), candidate) for key in keys for candidate in sent)
-
-
-def _bytes(key: str) -> bytes:
-    """A header's value as it was sent: aiohttp decodes what is not UTF-8 with surrogates."""
-    return key.encode("utf-8", "surrogateescape")

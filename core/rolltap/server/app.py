@@ -18,6 +18,7 @@ from rolltap.server.access import guard
 from rolltap.server.admin import add_admin_routes
 from rolltap.server.dialects import dialect_resources
 from rolltap.server.errors import add_headers, errors_as_json
+from rolltap.server.keys import Keys
 from rolltap.server.public import RunningServer
 from rolltap.server.rollouts import add_rollout_routes
 from rolltap.server.routes import add_routes
@@ -26,6 +27,7 @@ from rolltap.server.state import (
     CONVERTERS,
     DIALECTS,
     GUARDED,
+    KEYS,
     MODELS,
     PIPELINE,
     PLUGINS,
@@ -49,6 +51,7 @@ def create_app(config: ConfigSource = None, *, plugins: Sequence[object] = ()) -
         middlewares=[errors_as_json, guard], client_max_size=int(settings.server.max_body_mb * 1024 * 1024)
     )
     app[CONFIG] = settings
+    app[KEYS] = Keys(settings.server.api_keys, settings.server.api_keys_file)
     app[PLUGINS] = Plugins.load(settings.plugins, plugins)
     app[CONVERTERS] = {}
     app[DIALECTS] = []

@@ -10,12 +10,12 @@ from aiohttp import web
 from rolltap.errors import BadRequest
 from rolltap.models import Model
 from rolltap.server import exports
-from rolltap.server.access import has_key, require_key, session_of
+from rolltap.server.access import is_known, require_key, session_of
 from rolltap.server.converters import recognised
 from rolltap.server.dialects import read_json
 from rolltap.server.errors import json_response
 from rolltap.server.queries import one_of, whole_number
-from rolltap.server.state import CONFIG, MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
+from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
 from rolltap.session_settings import check_pins, new_info, session_request
 from rolltap.types.ledger import SessionSummary
 from rolltap.types.nodes import NodeView
@@ -60,9 +60,9 @@ async def ready(request: web.Request) -> web.Response:
 
 
 async def health(request: web.Request) -> web.Response:
-    """Whether the server is well, and what of it is not. Where keys are set, strangers learn only that it lives."""
+    """Whether the server is well, and what of it is not; without a key, where there are some, only that it lives."""
     app = request.app
-    if app[CONFIG].server.api_keys and not has_key(request):
+    if not is_known(request):
         return json_response({"status": "ok", "model": app[MODELS].default.name})
     backends = [
         {

@@ -8,10 +8,12 @@ from rolltap.config import Config
 from rolltap.models import Models
 from rolltap.pipeline import Pipeline
 from rolltap.plugins import Plugins
+from rolltap.server.keys import Keys
 from rolltap.sessions import Sessions
 
 CONFIG = web.AppKey("CONFIG", Config)
 PLUGINS = web.AppKey("PLUGINS", Plugins)
+KEYS = web.AppKey("KEYS", Keys)
 MODELS = web.AppKey("MODELS", Models)
 SESSIONS = web.AppKey("SESSIONS", Sessions)
 PIPELINE = web.AppKey("PIPELINE", Pipeline)
