@@ -3,16 +3,17 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from tests.served import served
 
-from rolltap.cli.runner import run
-from rolltap.config import Config
 from rolltap.errors import ConfigError
 from rolltap.server.keys import Keys
 from rolltap.testing import ScriptedTokenBackend
+from served import served
 
 MODEL = {"name": "m", "backends": [{"kind": "openai", "url": "http://127.0.0.1:9/v1"}]}
 PROXY = """
@@ -104,9 +105,12 @@ async def test_the_file_is_read_again_on_sighup(tmp_path):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_a_server_without_keys_does_not_listen_to_other_machines(host):
-    with pytest.raises(ConfigError, match=r"server\.allow_public = true"):
-        run(Config.load({"models": [MODEL], "server": {"host": host, "port": 0}}))
+def test_a_server_without_keys_does_not_listen_to_other_machines(tmp_path, host):
+    (tmp_path / "rolltap.toml").write_text(PROXY + f'[server]\nhost = "{host}"\nport = 0\n')
+    command = [Path(sys.executable).with_name("rolltap"), "serve", "--config", tmp_path / "rolltap.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "server.allow_public = true" in done.stderr
 
 
 async def test_it_does_where_the_config_says_so(tmp_path):

@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
+from rolltap.cli.logs import JsonFormatter, SafeRecord, TextFormatter
 from rolltap.cli.options import naming
 from rolltap.config import Config
 from rolltap.errors import ConfigError
@@ -38,7 +39,7 @@ def run(config: Config, *, config_file: str | None = None) -> None:
 
     Raises `ConfigError` where the address can't be listened on, and whatever keeps the application from starting.
     """
-    _log_to_stderr(access_log=config.server.access_log)
+    _log_to_stderr(config.server.log_format, access_log=config.server.access_log)
     with contextlib.ExitStack() as stack:
         # Bound first: that a port is taken should be said at once, not after a model was loaded.
         sockets = [stack.enter_context(each) for each in bind(config.server.host, config.server.port)]
@@ -137,6 +138,7 @@ async def _serve(
         app,
         # Off by default in aiohttp: a client that leaves must stop the engine's work.
         handler_cancellation=True,
+        keepalive_timeout=config.server.idle_timeout_s,
         shutdown_timeout=SHUTDOWN_TIMEOUT_S,
         access_log=logging.getLogger("aiohttp.access") if config.server.access_log else None,
     )
@@ -214,9 +216,11 @@ def url_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _log_to_stderr(*, access_log: bool) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
+def _log_to_stderr(log_format: str, *, access_log: bool) -> None:
+    logging.setLogRecordFactory(SafeRecord)
+    handler = logging.StreamHandler(sys.stderr)
+    text = TextFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if log_format == "json" else text)
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     for name in ("rolltap", "rolltap_plugins", *(["aiohttp.access"] if access_log else [])):
         logging.getLogger(name).setLevel(logging.INFO)

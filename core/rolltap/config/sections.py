@@ -28,8 +28,11 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Whether the server may listen on other addresses than loopback without keys."""
     access_log: bool = False
     """Whether each request is logged; costs up to half the throughput."""
+    log_format: Literal["text", "json"] = "text"
     max_body_mb: Positive = 64
     request_timeout_s: Seconds = 1200
+    idle_timeout_s: Seconds = 75
+    """How long a connection may be kept open between two requests."""
     max_sessions: Count = 10000
     session_ttl_s: Seconds = 86400
     """Counted from the end of the session's last call."""
