@@ -1,5 +1,6 @@
 """What every test may use: the fixtures that plugin authors use too, and real clients."""
 
+import logging
 from collections.abc import AsyncIterator
 
 import openai
@@ -28,3 +29,11 @@ def openai_client(openai_clients):
         return client
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def log_records():
+    """A command that runs in this process changes how log records are made; the next test must not see it."""
+    factory = logging.getLogRecordFactory()
+    yield
+    logging.setLogRecordFactory(factory)
