@@ -250,7 +250,11 @@ async def test_two_nodes_are_compared(open_page, branched):
     await expect(page.get_by_text("They part at messages[9], in content.")).to_be_visible()
     await expect(page.locator(".diff mark").first).to_have_text("ERROR: no such file")
     await expect(page.get_by_text("The same tools were offered.")).to_be_visible()
-    await expect(page.get_by_text("They are the same up to position 1,716.")).to_be_visible()
+    tokens = {node["metadata"]["node_id"]: node["tokens"] for node in await server.nodes(session, mask="all")}
+    branch, beside = tokens["call-10.0"], tokens["call-13.0"]
+    parting = next(at for at, (one, other) in enumerate(zip(branch, beside, strict=False)) if one != other)
+    assert 1000 < parting < len(branch)
+    await expect(page.get_by_text(f"They are the same up to position {parting:,}.")).to_be_visible()
 
 
 async def test_what_is_recorded_appears_while_it_happens(open_page, serve_filled, openai_client):
