@@ -74,11 +74,15 @@ async def test_the_parser_is_ten_lines_and_works(rolltap_serve, rolltap_tokenize
     assert (call["function"]["name"], call["function"]["arguments"]) == ("search", '{"q": "a b"}')
 
 
-def test_the_config_is_one():
+@pytest.mark.parametrize(("kind", "commented"), [("vllm", 0), ("sglang", 1)])
+def test_the_config_is_one_on_each_engine(kind, commented):
     (toml,) = blocks("toml")
-    (model,) = Config.load(tomllib.loads(toml)).models
-    assert (model.name, model.backends[0].kind) == ("qwen3-4b", "vllm")
-    assert len(toml.strip().splitlines()) == 5
+    *lines, vllm, sglang = toml.strip().splitlines()
+    assert sglang.startswith("# ")
+    lines.append((vllm, sglang.removeprefix("# "))[commented])
+    (model,) = Config.load(tomllib.loads("\n".join(lines))).models
+    assert (model.name, model.backends[0].kind) == ("qwen3-4b", kind)
+    assert len(lines) == 5
 
 
 def agent(session, prompt):
