@@ -17,6 +17,12 @@ from transformers import PreTrainedTokenizerBase
 
 FLOOR = -20.0
 """The logprob of what the hashed model would not say."""
+FORMS: dict[str, dict[str, Any]] = {
+    "cumulative": {},
+    "incremental": {"incremental": True},
+    "incremental with all logprobs": {"incremental": True, "slices_logprobs": False},
+}
+"""The forms of its streams, as options of `ScriptedSGLang`."""
 
 
 class HashedModel:
@@ -89,6 +95,8 @@ class ScriptedSGLang:
     pause_s: float = 0.0
     """Seconds for each token."""
     paused: bool = False
+    healthy: bool = True
+    """Whether its engine still generates, as `/health_generate` tells."""
     frames: list[bytes] | None = None
     """Sent in place of a stream's frames; `whole` in place of a whole reply."""
     whole: bytes | None = None
@@ -127,7 +135,7 @@ class ScriptedSGLang:
         return web.json_response({"object": "list", "data": [card]})
 
     async def _health(self, request: web.Request) -> web.Response:
-        return web.Response()
+        return web.Response(status=200 if self.healthy else 503)
 
     async def _pause(self, request: web.Request) -> web.Response:
         body = await self._noted(request)

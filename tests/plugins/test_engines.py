@@ -1,11 +1,12 @@
 """The same conversation on vLLM, on SGLang and in this process, by changing `kind`; aborts are gone on from."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from scripted_sglang import ScriptedSGLang
+from scripted_sglang import FORMS, ScriptedSGLang
 from scripted_vllm import Choice, ScriptedVLLM
 
 IDS = [20, 21, 22]
@@ -90,8 +91,9 @@ async def test_the_same_conversation_runs_in_this_process(serving, model, stream
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("after", [0, 1, 2])
-async def test_an_abort_is_gone_on_from(serving, stream, after):
-    sglang = engine("sglang")
+@pytest.mark.parametrize("form", FORMS)
+async def test_an_abort_is_gone_on_from(serving, stream, after, form):
+    sglang = replace(engine("sglang"), **FORMS[form])
     sglang.aborts_at = after
     said = sglang.script
     server = await serving("sglang", sglang)

@@ -15,14 +15,9 @@ from rolltap import BadRequest, ConfigError, Sampling, TokenRequest, UpstreamErr
 from rolltap_plugins.sglang import Options, SGLangBackend, create_backend
 from rolltap_plugins.sglang.parameters import PARAMETERS, applied, request_body
 from rolltap_plugins.upstream.engine import Engine
-from scripted_sglang import HashedModel, ScriptedSGLang, frames
+from scripted_sglang import FORMS, HashedModel, ScriptedSGLang, frames
 
 PROMPT = [1, 4, 1, 5]
-FORMS = {
-    "cumulative": {},
-    "incremental": {"incremental": True},
-    "incremental with all logprobs": {"incremental": True, "slices_logprobs": False},
-}
 
 
 @pytest.fixture
@@ -483,6 +478,13 @@ class TestServer:
             "logprobs": True,
             "logprobs_mode": "processed_logprobs",
         }
+
+    async def test_health_is_that_its_engine_generates(self, connect):
+        engine = ScriptedSGLang()
+        backend = await connect(engine)
+        assert await backend.healthy()
+        engine.healthy = False
+        assert not await backend.healthy()
 
     async def test_check_shows_what_is_missing(self, connect):
         engine = ScriptedSGLang(script=[(7, None)], saw=lambda ids: [9, *ids])

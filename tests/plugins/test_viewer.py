@@ -10,7 +10,7 @@ import pytest
 
 import rolltap_plugins.viewer
 import synthetic_sessions as synthetic
-from rolltap.testing import MODEL
+from rolltap.testing import MODEL, ScriptedChatBackend
 
 STATIC = Path(rolltap_plugins.viewer.__file__).parent / "static"
 
@@ -42,6 +42,15 @@ async def test_every_file_is_served_and_every_link_leads_to_one(serve_filled):
             for target in re.findall(r'from "(\.[^"]+)"', text):
                 resolved = (STATIC / path.removeprefix("/ui/")).parent.joinpath(target).resolve()
                 assert resolved.is_file(), f"{path} imports {target}"
+
+
+async def test_it_can_be_disabled(rolltap_serve):
+    server = await rolltap_serve(ScriptedChatBackend(["hi"]), config={"plugins": {"disable": ["viewer"]}})
+    for path in ("/", "/ui/", "/ui/api/overview"):
+        async with server.http.get(
+            path, headers={"Accept": "text/html,*/*"}, allow_redirects=False
+        ) as response:
+            assert response.status == 404, path
 
 
 async def test_the_policy_lets_nothing_run_but_the_viewers_own_files(serve_filled):
