@@ -158,7 +158,9 @@ def small(number: int, encode: Encode, model: str) -> Writer:
     node = writer.call([said("user", f"Please {verb} the {subject}.")], said("assistant", "It is done."))
     if number % 3:
         drift = (
-            {"untrainable_reason": "the echo of the prompt differs at token 7"} if number % 11 == 0 else {}
+            {"untrainable_reason": "the echo of the prompt differs at token 7", "drifted": True}
+            if number % 11 == 0
+            else {}
         )
         writer.call([said("user", "And now?")], said("assistant", "All tests pass."), parent=node, **drift)
     if number % 4:

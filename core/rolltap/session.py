@@ -170,6 +170,7 @@ class Session:
             num_calls=record.num_calls,
             num_tokens=record.num_generated,
             num_untrainable=record.num_untrainable,
+            num_drifted=record.num_drifted,
             state="open" if record.sealed is None else "sealed",
             incomplete=max(0, len(record.begun) - len(self.calls)),
             in_flight=len(self.calls),

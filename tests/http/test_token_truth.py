@@ -216,6 +216,9 @@ async def test_what_does_not_hold_is_recorded_as_untrainable(start, reply, reaso
         record = (await response.json())["record"]
     assert record["untrainable"] == 1
     assert record["drifted"] == (1 if reply.echo is not True else 0)
+    async with server.http.get("/ui/api/sessions") as response:
+        (row,) = (await response.json())["rows"]
+    assert (row["untrainable"], row["drifted"]) == (1, record["drifted"])
 
 
 async def test_an_echo_that_differs_in_one_id_is_named(start):

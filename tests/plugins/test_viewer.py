@@ -99,6 +99,11 @@ async def test_ten_thousand_sessions_are_searched_sorted_and_paged(serve_filled,
     assert known == sorted(known, reverse=True)
     assert rewards[: len(known)] == known, "sessions without a reward stand last"
 
+    drifted = await get(server, "sessions", mark="drifted", limit=1000)
+    assert drifted["matched"] == sum(number % 11 == 0 and number % 3 > 0 for number in range(9_997))
+    assert all(row["drifted"] == row["untrainable"] == 1 for row in drifted["rows"])
+    assert (await get(server, "overview"))["drifted"] == drifted["matched"]
+
     upwards = await get(server, "sessions", sort="tokens", desc="false", limit=3)
     downwards = await get(server, "sessions", sort="tokens", desc="true", limit=3)
     assert upwards["rows"][0]["tokens"] < downwards["rows"][0]["tokens"]

@@ -45,6 +45,7 @@ class SessionRecord:
         self.num_calls = 0
         self.num_generated = 0
         self.num_untrainable = 0
+        self.num_drifted = 0
         self._replies: dict[str, Node] = {}
 
     def apply(self, seq: int, entry: Entry) -> list[Node]:
@@ -92,6 +93,7 @@ class SessionRecord:
         for node in nodes:
             self.num_generated += len(node.output.ids) // 4
             self.num_untrainable += not node.trainable
+            self.num_drifted += node.output.drifted
         return nodes
 
     def _add_reward(self, entry: RewardGiven) -> None:

@@ -149,6 +149,7 @@ class TokenChoice:
             finish_reason=reason or "abort" if aborted else reason,
             stop_reason=self._stop_reason,
             untrainable_reason=self._untrainable_reason(),
+            drifted=self.drifted,
             delivery="aborted" if aborted else "delivered",
             error=error,
             weight_versions=tuple(_joined(self._spans)) or None,

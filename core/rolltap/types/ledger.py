@@ -98,6 +98,8 @@ class Output(Struct, kw_only=True, omit_defaults=True, frozen=True):
     stop_reason: int | str | None = None
     untrainable_reason: str | None = None
     """Why this output must not be trained on; None where it is exact."""
+    drifted: bool = False
+    """Whether the engine saw another prompt than it was sent."""
     delivery: Delivery = "delivered"
     error: str | None = None
     """What ended the output early, where it was not the model, a limit of the request or the client."""
@@ -328,6 +330,7 @@ class SessionSummary(SessionInfo, kw_only=True, frozen=True):
     """Generated tokens, over all calls."""
     num_untrainable: int = 0
     num_drifted: int = 0
+    """Completions whose engine saw another prompt than it was sent."""
     state: Literal["open", "sealed"] = "open"
     incomplete: int = 0
     """Calls that were in flight when their server died."""

@@ -265,6 +265,6 @@ function rewardCell(value) {
 export function marks(row) {
   return html`${row.in_flight ? html`<span class="mark accent">${row.in_flight} in flight</span>` : nothing}
     ${row.untrainable ? html`<span class="mark warn" title="Nodes that must not be trained on">${row.untrainable} untrainable</span>` : nothing}
-    ${row.drifted ? html`<span class="mark warn" title="Calls whose history the client sent back changed">${row.drifted} drift</span>` : nothing}
+    ${row.drifted ? html`<span class="mark warn" title="Completions whose engine saw another prompt than it was sent">${row.drifted} drift</span>` : nothing}
     ${row.incomplete ? html`<span class="mark bad" title="Calls in flight when their server died">${row.incomplete} lost</span>` : nothing}`;
 }
