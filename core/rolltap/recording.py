@@ -75,7 +75,7 @@ class Recorder:
         if session is None or recorded is None:
             return
         placement = recorded.placement
-        usage = turn.usage()
+        usage = turn.counted()
         entry = CallRecorded(
             call_id=call.id,
             parent_id=placement.parent.id if placement.parent is not None else None,

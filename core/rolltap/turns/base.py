@@ -50,8 +50,12 @@ class Turn(ABC):
         """Each choice's last delta, with its finish reason; to be sent once the record is stored."""
 
     @abstractmethod
+    def counted(self) -> Usage:
+        """The tokens so far, as far as they are known without any work."""
+
+    @abstractmethod
     def usage(self) -> Usage:
-        """The tokens so far."""
+        """The tokens so far, with those of the thinking."""
 
     @abstractmethod
     def recorded(self, *, aborted: bool = False, error: str | None = None) -> TurnRecord | None:

@@ -49,7 +49,7 @@ class ChatTurn(Turn):
             async for came in stream:
                 for delta in self._sendable(checked_delta(came, self.request.sampling.n)):
                     if self.request.continuous_usage:
-                        delta.usage = self._collector.usage or Usage(completion_tokens=self._pieces)
+                        delta.usage = self.counted()
                     yield delta
         for index in sorted((self._collector.begun or {0}) - self._finished.keys()):
             cut_off = self._backend.ends_explicitly or not self._collector.begun
@@ -104,9 +104,13 @@ class ChatTurn(Turn):
             self._collector.add(end)
         return ends
 
-    def usage(self) -> Usage:
+    def counted(self) -> Usage:
         """The upstream's count; where it counts nothing, the pieces that came are the best count there is."""
-        return self.answer().usage or Usage(completion_tokens=self._pieces)
+        return self._collector.usage or Usage(completion_tokens=self._pieces)
+
+    def usage(self) -> Usage:
+        """See `Turn.usage`. The upstream has counted the thinking too."""
+        return self.counted()
 
     def recorded(self, *, aborted: bool = False, error: str | None = None) -> TurnRecord | None:
         """The conversation as text; never trainable."""

@@ -79,7 +79,7 @@ class TokenTurn(Turn):
                     self._collector.add(delta)
                     self._visible = self._visible or bool(delta.text or delta.reasoning or delta.tool_calls)
                     if self.request.continuous_usage:
-                        delta.usage = self._counted()
+                        delta.usage = self.counted()
                     yield delta
             if not any(choice.aborted for choice in self._choices):
                 break
@@ -245,21 +245,22 @@ class TokenTurn(Turn):
             )
         return scored
 
-    def usage(self) -> Usage:
-        """See `Turn.usage`. Thinking counts as what its text is in tokens."""
-        counted = self._counted()
-        thoughts = [choice.reasoning for choice in self.answer().choices if choice.reasoning]
-        if thoughts:
-            found = sum(len(self._renderer.encode(thought)) for thought in thoughts)
-            counted.reasoning_tokens = min(found, counted.completion_tokens)
-        return counted
-
-    def _counted(self) -> Usage:
+    def counted(self) -> Usage:
+        """See `Turn.counted`."""
         return Usage(
             prompt_tokens=len(self._prompt.ids),
             completion_tokens=sum(choice.num_tokens for choice in self._choices),
             cached_tokens=self._cached_tokens,
         )
+
+    def usage(self) -> Usage:
+        """See `Turn.usage`. Thinking counts as what its text is in tokens."""
+        counted = self.counted()
+        thoughts = [choice.reasoning for choice in self.answer().choices if choice.reasoning]
+        if thoughts:
+            found = sum(len(self._renderer.encode(thought)) for thought in thoughts)
+            counted.reasoning_tokens = min(found, counted.completion_tokens)
+        return counted
 
     def recorded(self, *, aborted: bool = False, error: str | None = None) -> TurnRecord | None:
         """The prompt's new ids, and each choice's ids and logprobs."""
