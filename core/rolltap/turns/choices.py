@@ -22,6 +22,19 @@ MOST_LOGPROB = 0.01
 """A logprob is at most 0; engines that compute in 16 bits round a little above it."""
 
 
+def prompt_difference(sent: Sequence[int], delta: TokenDelta) -> str | None:
+    """How the prompt that the engine shows differs from the one it was sent; None where it does not, or shows none."""
+    echoed, length = delta.prompt_token_ids, delta.num_prompt_tokens
+    if echoed is None:
+        return None if length is None or length == len(sent) else _other_length(length, len(sent))
+    if echoed in (sent, [*sent]):
+        return None
+    at = next((i for i, pair in enumerate(zip(sent, echoed, strict=False)) if pair[0] != pair[1]), None)
+    if at is None:
+        return _other_length(len(echoed), len(sent))
+    return f"the engine saw another prompt than it was sent: id {echoed[at]} in place of {sent[at]} at {at}"
+
+
 def _other_length(saw: int, sent: int) -> str:
     return f"the engine saw a prompt of {saw} ids and was sent {sent}"
 
@@ -157,26 +170,13 @@ class TokenChoice:
             **self._extras,
         )
 
-    def check_prompt(self, sent: Sequence[int], delta: TokenDelta) -> None:
-        """Compare what the engine shows of the prompt with the one it was sent."""
+    def prove_prompt(self, delta: TokenDelta, difference: str | None) -> None:
+        """Keep how the engine showed the prompt it saw, and the difference from the one it was sent, if any."""
         if delta.prompt_token_ids is not None:
-            self._check_echo(sent, delta.prompt_token_ids)
             self._extras["prompt_proof"] = delta.prompt_proof
         elif delta.num_prompt_tokens is not None:
             self._extras.setdefault("prompt_proof", "length")
-            if delta.num_prompt_tokens != len(sent):
-                self._echo = _other_length(delta.num_prompt_tokens, len(sent))
-
-    def _check_echo(self, sent: Sequence[int], echoed: Sequence[int]) -> None:
-        """Compare the prompt that the engine saw with the one it was sent."""
-        if echoed in (sent, [*sent]):
-            return
-        at = next((i for i, pair in enumerate(zip(sent, echoed, strict=False)) if pair[0] != pair[1]), None)
-        self._echo = (
-            f"the engine saw another prompt than it was sent: id {echoed[at]} in place of {sent[at]} at {at}"
-            if at is not None
-            else _other_length(len(echoed), len(sent))
-        )
+        self._echo = difference or self._echo
 
     @property
     def drifted(self) -> bool:

@@ -13,7 +13,7 @@ from rolltap.errors import ErrorInfo, RequestError, UpstreamError
 from rolltap.rendering import Renderer
 from rolltap.turns.base import Turn, TurnRecord
 from rolltap.turns.begun import whole_answer
-from rolltap.turns.choices import TokenChoice, token_logprob
+from rolltap.turns.choices import TokenChoice, prompt_difference, token_logprob
 from rolltap.turns.collecting import as_message
 from rolltap.turns.continuing import Continuation, EngineAborted, RestartCall, cannot_go_on, merged
 from rolltap.turns.prompts import TokenPrompt
@@ -155,9 +155,11 @@ class TokenTurn(Turn):
             async for delta in stream:
                 if not 0 <= delta.index < len(indices):
                     raise UpstreamError(f"the engine answered with choice {delta.index} of {len(indices)}")
-                self._echoed = self._echoed or delta.prompt_token_ids is not None
-                for index in indices:
-                    self._choices[index].check_prompt(request.prompt_ids, delta)
+                if delta.prompt_token_ids is not None or delta.num_prompt_tokens is not None:
+                    self._echoed = self._echoed or delta.prompt_token_ids is not None
+                    difference = prompt_difference(request.prompt_ids, delta)
+                    for index in indices:
+                        self._choices[index].prove_prompt(delta, difference)
                 if delta.index == indices[delta.index]:
                     yield delta
                 else:
