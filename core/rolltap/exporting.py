@@ -13,7 +13,7 @@ from rolltap.types.ledger import SessionSummary
 from rolltap.types.nodes import NodeView
 
 OFF_LOOP_TOKENS = 20_000
-"""Sessions of more tokens than this are made into rows in a thread."""
+"""More tokens than this are decoded, encoded or made into rows in a thread."""
 
 
 class SessionExported(Struct, frozen=True, tag="exported", tag_field="rolltap"):

@@ -68,7 +68,7 @@ def _asked_by_name(hook: str, names: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def _taken(function: Callable[..., Any], names: Sequence[str]) -> list[str]:
-    """Those of the arguments that a factory takes."""
+    """Those of the arguments that a function takes."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return list(names)
@@ -127,10 +127,7 @@ def offers(plugin: object, functions: Mapping[str, Callable[..., Any]]) -> dict[
 
 def arguments_taken(function: Callable[..., Any], hook: str) -> tuple[str, ...]:
     """The hook's arguments that the function takes, those with a default and `**rest` included."""
-    parameters = inspect.signature(function).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return HOOKS[hook]
-    return tuple(name for name in HOOKS[hook] if name in parameters)
+    return tuple(_taken(function, HOOKS[hook]))
 
 
 def _marked(

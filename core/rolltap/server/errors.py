@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections.abc import Awaitable, Callable
 from secrets import token_hex
 from typing import Any
 
@@ -11,14 +10,13 @@ import orjson
 from aiohttp import web
 
 from rolltap.bases.converters import MessageConverter
+from rolltap.bases.server import Handler
 from rolltap.errors import ErrorInfo, PluginError, RequestError
 from rolltap.server.converters import recognised
 from rolltap.server.hints import hint
 from rolltap.server.state import CONFIG, PIPELINE, REQUEST_ID
 
 log = logging.getLogger(__name__)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _HINTED = frozenset({"not_found", "method_not_allowed", "session_not_found"})
 """Errors that may come of a path which is spelled another way here."""

@@ -8,6 +8,7 @@ import orjson
 from aiohttp import web
 
 from rolltap.errors import BadRequest
+from rolltap.exporting import OFF_LOOP_TOKENS
 from rolltap.models import Model
 from rolltap.server import exports
 from rolltap.server.access import is_known, require_key, session_of
@@ -19,9 +20,6 @@ from rolltap.server.state import MODELS, PIPELINE, PLUGINS, SERVER, SESSIONS
 from rolltap.session_settings import check_pins, new_info, session_request
 from rolltap.types.ledger import SessionSummary
 from rolltap.types.nodes import NodeView
-
-_OFF_LOOP_TOKENS = 20_000
-"""Nodes of more tokens than this are decoded and encoded in a thread."""
 
 
 def add_routes(app: web.Application) -> None:
@@ -230,7 +228,7 @@ async def nodes(request: web.Request) -> web.Response:
     )
     if "format" in query:
         return await exports.rows(request, seen)
-    if sum(node.num_tokens for node in seen) > _OFF_LOOP_TOKENS:
+    if sum(node.num_tokens for node in seen) > OFF_LOOP_TOKENS:
         body = await asyncio.to_thread(_encoded, seen, messages=messages, versions=versions)
     else:
         body = _encoded(seen, messages=messages, versions=versions)

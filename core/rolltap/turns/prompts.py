@@ -100,9 +100,10 @@ async def prepare(request: ChatRequest, record: SessionRecord, model: Model) -> 
     if model.config.history == "template":
         prompt = await _as_the_template_shows(request, record, placement, renderer)
     elif begun is not None and (cut := _cut(request, record, model.name, renderer)) is not None:
-        tail = renderer.decode(cut.tokens()[-_TAIL_TOKENS:])
+        recorded = unpack_ids(record.forest.packed_ids(cut)).tolist()
+        tail = renderer.decode(recorded[-_TAIL_TOKENS:])
         new = Prompt(messages=conversation[placement.kept :])
-        prompt = TokenPrompt(placement._replace(parent=cut), cut.tokens(), new, tail)
+        prompt = TokenPrompt(placement._replace(parent=cut), recorded, new, tail)
     else:
         parent = placement.parent
         recorded = unpack_ids(record.forest.packed_ids(parent)).tolist() if parent is not None else []
